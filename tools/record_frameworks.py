@@ -23,6 +23,7 @@ from interop.survey.show.render import as_in_a_call, at
 from jaxclamp import CONVENTIONS, OPS, Convention, Op
 from jaxclamp._shared.oracle import corners_of_values
 from jaxclamp._shared.tie_cases import cases, in_form, round_to, values_near
+from tools.forward_mode import forward_gradient
 
 DTYPE = "float32"
 
@@ -62,7 +63,7 @@ def _forward(row: Row, answer: Answer) -> FlatGradient | None:
     }
     arguments = in_form(rounded, row.active, row.inactive)
     try:
-        gradient = load(answer.framework).forward_gradient(function, arguments, row.active)
+        gradient = forward_gradient(answer.framework, function, arguments, row.active)
     except NotImplementedError:
         return None
     return tuple(flattened(gradient, row.active).tolist())

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Arguments, Arrays, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Function, Gradient
 
 
 class HipsAutograd(Adapter):
-    """HIPS autograd, reverse and forward mode."""
+    """HIPS autograd, reverse mode."""
 
     name = "autograd"
     requirement = "autograd"
@@ -46,10 +46,3 @@ class HipsAutograd(Adapter):
         except (NotImplementedError, KeyError) as error:
             raise TypeError("autograd has no derivative for one of the operands.") from error
         return Gradient(np.asarray(function(arguments)), {name: np.asarray(gradient[name]) for name in active})
-
-    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        def total(*chosen: Any) -> Any:
-            return self._numpy.sum(function({**arguments, **dict(zip(tangents, chosen, strict=True))}))
-
-        along = self._autograd.make_jvp(total, argnum=tuple(range(len(tangents))))
-        return float(along(*(arguments[name] for name in tangents))(tuple(tangents.values()))[1])

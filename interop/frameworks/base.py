@@ -138,25 +138,6 @@ class Framework(ABC):
         by_argument = {name: array.astype(np.float64) for name, array in answer.by_argument.items()}
         return Gradient(float(total(answer.value)), by_argument)
 
-    def forward_gradient(self, function: Function, arguments: Arguments, active: Collection[str]) -> dict[str, Array]:
-        """Compute the gradient of `differentiate` by forward mode: a directional derivative for each element.
-
-        NotImplementedError where the framework has no forward mode, or the function has none there.
-        """
-        gradient: dict[str, Array] = {}
-        for name in active:
-            elements = []
-            for i in range(arguments[name].size):
-                tangents = {argument: np.zeros_like(arguments[argument]) for argument in active}
-                tangents[name].flat[i] = 1
-                elements.append(self.directional_derivative(function, arguments, tangents))
-            gradient[name] = np.reshape(np.array(elements, arguments[name].dtype), arguments[name].shape)
-        return gradient
-
-    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        """Differentiate the sum of the floats of ``function(arguments)`` along the ``tangents``, by forward mode."""
-        raise NotImplementedError(f"{self.name} has no forward mode.")
-
 
 def flattened(gradient: Mapping[str, Array], active: Iterable[str]) -> Array:
     """Join the gradients with respect to the ``active`` arguments, in this order, to one vector."""

@@ -80,14 +80,6 @@ class Jax(Convertible):
                 answers[i] = refusals.get(k) or Gradient(*jax.tree.map(operator.itemgetter(place), results[k]))
         return [answers[i] for i in range(len(questions))]
 
-    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        with jax.enable_x64(needs_64_bits(arguments.values())):
-            operands = converted(arguments, jnp.array)
-            active = {name: operands[name] for name in tangents}
-            directions = {name: jnp.array(tangent) for name, tangent in tangents.items()}
-            _, derivative = jax.jvp(lambda active: total(function({**operands, **active})), (active,), (directions,))
-            return float(derivative)
-
     def attempt(self, function: Function, arguments: Arrays) -> None:
         with jax.enable_x64(needs_64_bits(arguments.values())):
             jax.eval_shape(function, arguments)

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
-from interop.frameworks.base import Adapter, Arguments, Arrays, Framework, Function, Gradient
+from interop.frameworks.base import Adapter, Arguments, Framework, Function, Gradient
 from interop.frameworks.jax import Jax
 from interop.frameworks.tensorflow import TensorFlow
 from interop.frameworks.torch import Torch
@@ -56,6 +56,3 @@ class Keras(Adapter):
             return self._backend.differentiate(function, arguments, active)
         except ValueError as error:  # for what cannot become a tensor, such as None
             raise TypeError(str(error)) from error
-
-    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        return self._backend.directional_derivative(function, arguments, tangents)

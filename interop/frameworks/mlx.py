@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interop.frameworks.base import Adapter, Arguments, Array, Arrays, Function, Gradient, converted
+from interop.frameworks.base import Adapter, Arguments, Array, Function, Gradient, converted
 
 
 class Mlx(Adapter):
-    """MLX, reverse and forward mode."""
+    """MLX, reverse mode."""
 
     name = "mlx"
     requirement = "'mlx[cpu]'"
@@ -50,17 +50,6 @@ class Mlx(Adapter):
 
             (_, result), gradient = mx.value_and_grad(with_result)({name: operands[name] for name in active})
             return Gradient(self._to_numpy(result), {name: self._to_numpy(gradient[name]) for name in active})
-
-    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        with self._mx.stream(self._mx.cpu):
-            operands = converted(arguments, self._from_numpy)
-
-            def with_sum(*chosen: Any) -> Any:
-                return function({**operands, **dict(zip(tangents, chosen, strict=True))}).sum()
-
-            directions = [self._from_numpy(tangent) for tangent in tangents.values()]
-            _, (derivative,) = self._mx.jvp(with_sum, [operands[name] for name in tangents], directions)
-            return float(derivative.item())
 
     def _from_numpy(self, array: Array) -> Any:
         # Without a dtype, float64 becomes float32.

@@ -10,7 +10,7 @@ from interop.frameworks.base import Adapter, Arguments, Function, Gradient
 
 
 class Paddle(Adapter):
-    """PaddlePaddle, which has no forward mode of its own."""
+    """PaddlePaddle, reverse mode."""
 
     name = "paddle"
     requirement = "paddlepaddle"

@@ -4,11 +4,11 @@ import importlib
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
-from interop.frameworks.base import Adapter, Arguments, Arrays, Function, Gradient, converted
+from interop.frameworks.base import Adapter, Arguments, Function, Gradient, converted
 
 
 class TensorFlow(Adapter):
-    """TensorFlow, reverse and forward mode."""
+    """TensorFlow, reverse mode."""
 
     name = "tensorflow"
     requirement = "tensorflow"
@@ -41,10 +41,3 @@ class TensorFlow(Adapter):
                 raise TypeError(str(error)) from error
         gradient = tape.gradient(result, chosen, unconnected_gradients=self._tf.UnconnectedGradients.ZERO)
         return Gradient(result.numpy(), {name: gradient[name].numpy() for name in active})
-
-    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        operands = converted(arguments, self._tf.constant)
-        directions = [self._tf.constant(tangent) for tangent in tangents.values()]
-        with self._tf.autodiff.ForwardAccumulator([operands[name] for name in tangents], directions) as accumulator:
-            result = self._tf.reduce_sum(function(operands))
-        return float(accumulator.jvp(result, unconnected_gradients=self._tf.UnconnectedGradients.ZERO))

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from interop._bridge.arrays import lend, tensor_over
@@ -24,7 +23,6 @@ from interop.frameworks.base import (
     Convertible,
     Function,
     Gradient,
-    converted,
     differentiated_in_words,
     is_float,
     total,
@@ -55,7 +53,7 @@ class Torch(Convertible):
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             # Clones, since torch refuses to overwrite a leaf that requires grad.
             result = function({**arguments, **{name: tensor.clone() for name, tensor in tensors.items()}})
-            result = jax.tree.map(_to_tensor, _with_plain_tuples(result))
+            result = jax.tree.map(_to_tensor, with_plain_tuples(result))
             differentiable = _differentiable(summed(result))
         chosen = [tensors[name] for name in active]
         gradients = (
@@ -63,14 +61,6 @@ class Torch(Convertible):
         )
         gradient = dict(zip(active, gradients, strict=True))
         return Gradient(*jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient)))
-
-    def directional_derivative(self, function: Function, arguments: Arguments, tangents: Arrays) -> float:
-        operands = converted(arguments, lambda array: tensor_over(array.copy()))
-        with forward_ad.dual_level():
-            duals = {n: forward_ad.make_dual(operands[n], tensor_over(tangent)) for n, tangent in tangents.items()}
-            result = _with_plain_tuples(function({**operands, **duals}))
-            derivative = forward_ad.unpack_dual(total(result)).tangent
-            return 0.0 if derivative is None else float(derivative)
 
     def attempt(self, function: Function, arguments: Arrays) -> None:
         self.differentiate(function, arguments, ())
@@ -146,7 +136,7 @@ class _CollectBounds(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _with_plain_tuples(result: Any) -> Any:
+def with_plain_tuples(result: Any) -> Any:
     """Turn named tuples of torch, which are leaves for JAX, into plain ones."""
     return jax.tree.map(lambda leaf: tuple(leaf) if isinstance(leaf, tuple) else leaf, result)
 
