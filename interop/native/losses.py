@@ -195,12 +195,8 @@ def _triplet_on_tie(
 
 
 ON_TIE: Mapping[Callable[..., Any], Callable[..., Tensor]] = {
-    loss: on_tie
-    for losses, on_tie in (
-        ((functional.margin_ranking_loss, margin_ranking_loss), _ranking_on_tie),
-        ((functional.hinge_embedding_loss, hinge_embedding_loss), _hinge_on_tie),
-        ((functional.triplet_margin_loss, triplet_margin_loss), _triplet_on_tie),
-    )
-    for loss in losses
+    **dict.fromkeys((functional.margin_ranking_loss, margin_ranking_loss), _ranking_on_tie),
+    **dict.fromkeys((functional.hinge_embedding_loss, hinge_embedding_loss), _hinge_on_tie),
+    **dict.fromkeys((functional.triplet_margin_loss, triplet_margin_loss), _triplet_on_tie),
 }
 """Maps a loss, of torch or here, to what says where it is on a tie, of its elements before they are reduced."""
