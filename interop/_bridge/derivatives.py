@@ -4,8 +4,6 @@ Each takes the function, then what it is differentiated by (as a rule which arra
 flat function: the arrays that come from no tensor together, those from tensors one by one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 

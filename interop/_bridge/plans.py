@@ -4,8 +4,6 @@ A kind is what a compiled program depends on: the dtypes of the tensors, which a
 all others. ``clamp(x, 0.0, 6.0)`` and ``clamp(y, 0.0, 1.0)`` of float32 are of one kind: the numbers become arrays.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from array import array

@@ -1,7 +1,5 @@
 """Hides functions from Dynamo: what they do with tensors enters the graph as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tells which tensors lie in parts in several processes, and computes on the part of each."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

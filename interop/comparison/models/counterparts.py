@@ -18,8 +18,6 @@ A dense layer behind a flattened image is a case of its own: if one model has th
 their flattened rows differ in order, and so do the rows of the kernels. `Pair.image` accounts for it.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Applies a rule as the torch.autograd.Function that eager mode, torch.func or torch.compile needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ are fewer calls than in `windows_sliced.py`, so that blocks may be small. All bl
 the processor's cache. New ones for each block would have to be brought there.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator
