@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from interop.comparison.models.layers import CallRecorder
 from interop.comparison.models.libraries.flax import compute_in, layout_of
@@ -23,34 +24,26 @@ class Linen(JaxModel):
         self._variables: Any = bound
 
     @functools.cached_property
-    def _places(self) -> dict[str, tuple[str, tuple[str, ...], Any]]:
-        """Maps names to the collection and the path of a variable, and to the array or its shape."""
+    def _places(self) -> dict[str, tuple[tuple[str, ...], Any]]:
+        """Maps names to the path of a variable, which begins with its collection, and to the array or its shape."""
         variables = self._variables
         if variables is None:
             variables = self._initial(functools.partial(nn.init(self.call, self._unbound), jax.random.key(0)))
-        return {
-            ".".join(path): (collection, path, leaf)
-            for collection, tree in variables.items()
-            for path, leaf in _leaves(nn.unbox(tree))  # out of boxes that say how arrays are sharded
-        }
+        # Out of boxes that say how arrays are sharded.
+        return {name: (path, leaf) for name, path, leaf in _named(nn.unbox(variables))}
 
     @property
     def arrays(self) -> Values:
-        return {name: leaf for name, (_, _, leaf) in self._places.items() if is_parameter(leaf)}
+        return {name: leaf for name, (_, leaf) in self._places.items() if is_parameter(leaf)}
 
     def is_trained(self, name: str) -> bool:
-        return self._places[name][0] == "params"
+        return self._places[name][0][0] == "params"
 
     layout = staticmethod(layout_of)
 
     def _apply(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
         """Return the result, and the collections that the call changes."""
-        variables: dict[str, Any] = {}
-        for name, (collection, path, leaf) in self._places.items():
-            tree = variables.setdefault(collection, {})
-            for key in path[:-1]:
-                tree = tree.setdefault(key, {})
-            tree[path[-1]] = values.get(name, leaf)
+        variables = unflatten_dict({path: values.get(name, leaf) for name, (path, leaf) in self._places.items()})
         mutable = [collection for collection in variables if collection != "params"]
         apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, self._unbound, mutable=mutable)
         # A single key is that of all random numbers, whatever their name.
@@ -67,12 +60,11 @@ class Linen(JaxModel):
 
         with nn.intercept_methods(in_dtype), nn.intercept_methods(interceptor(recorder, describe)):
             result, changed = self._apply(values, inputs)
-        after = {".".join(path): leaf for tree in changed.values() for path, leaf in _leaves(tree)}
-        return result, {name: leaf for name, leaf in after.items() if name in values}
+        return result, {name: leaf for name, _, leaf in _named(changed) if name in values}
 
 
-def _leaves(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the arrays in dicts with their paths; those in tuples a module has sown, as results, and they are none."""
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        if all(isinstance(key, jax.tree_util.DictKey) for key in path):
-            yield tuple(key.key for key in path), leaf
+def _named(variables: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Yield the arrays in the collections with their names and paths; tuples are results that a module has sown."""
+    for path, leaf in sorted(flatten_dict(variables).items()):
+        if hasattr(leaf, "dtype"):
+            yield ".".join(path[1:]), path, leaf
