@@ -25,7 +25,6 @@ from interop.survey.changes import Changes, changes
 from jaxclamp import Convention
 
 __version__: str
-# fmt: off
 __all__ = (
     "Audit", "ChangedLine", "Changes", "Comparison", "Effect", "IN_PLACE_OPS", "ModelComparison", "Probe", "Recording",
     "TORCH_OPS", "abs", "abs_", "absolute", "absolute_", "along", "amax", "amin", "as_of", "audit", "celu", "celu_",
@@ -37,7 +36,6 @@ __all__ = (
     "relu", "relu6", "relu_", "selu", "selu_", "softshrink", "subdifferential", "sum_over_ranks", "threshold",
     "threshold_", "ties", "torch_to_jax", "wrap_for_torch",
 )
-# fmt: on
 
 TORCH_OPS: dict[str, Callable[..., Any]]
 IN_PLACE_OPS: dict[str, Callable[..., Any]]

@@ -191,11 +191,11 @@ def _names() -> str:
 
 
 def _tuple(name: str, values: list[str]) -> str:
-    """Write an assignment on one line, or in lines that are full, where ruff would give each of the values a line."""
+    """Write an assignment on one line, or in lines that are full."""
     quoted = ", ".join(map('"{}"'.format, values))
     words = textwrap.fill(quoted, 120, initial_indent="    ", subsequent_indent="    ")
     line = f"{name} = ({quoted})"
-    return line if len(line) <= 120 else f"# fmt: off\n{name} = (\n{words},\n)\n# fmt: on"
+    return line if len(line) <= 120 else f"{name} = (\n{words},\n)"
 
 
 if __name__ == "__main__":

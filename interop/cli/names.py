@@ -2,24 +2,18 @@
 
 # Written by `make tables`.
 
-# fmt: off
 OPS = (
     "clamp", "relu", "maximum", "minimum", "clamp_min", "clamp_max", "relu6", "hardtanh", "abs", "leaky_relu", "prelu",
     "elu", "selu", "celu", "hardsigmoid", "hardswish", "softshrink", "hardshrink", "threshold", "amax", "amin",
     "max_with_indices", "min_with_indices", "max_pool1d", "max_pool2d", "max_pool3d", "fmax", "fmin", "norm", "hypot",
 )
-# fmt: on
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-# fmt: off
 FRAMEWORKS = (
     "jaxclamp", "interop", "native", "jax", "torch", "autograd", "tensorflow", "keras", "mlx", "paddle", "tinygrad",
 )
-# fmt: on
 FORMATS = ("table", "markdown", "json", "csv")
 CONVERTIBLES = ("jax", "torch")
 ALLOWED = ("ties", "rounding")
-# fmt: off
 TORCH_VERSIONS = (
     "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0", "2.11", "2.12", "2.13", "2.14", "2.15",
 )
-# fmt: on
