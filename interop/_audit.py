@@ -18,7 +18,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -429,9 +429,13 @@ class _Watching(ties, Block):  # for the line and the module of a call, which `t
         self._watched = {**operators, **{f: f for f in watched}}
         self._uncovered = uncovered
 
-    def _entered(self, module: torch.nn.Module, args: Any) -> None:
-        _refuse_script(module)
-        super()._entered(module, args)
+    def __enter__(self) -> Self:
+        self._handle = register_module_forward_pre_hook(lambda module, _: _refuse_script(module))
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._handle.remove()
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)

@@ -7,18 +7,15 @@ import functools
 import itertools
 import os
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.graph import Node
-from torch.nn.modules import module as hooks
-from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.checkpoint_modes import LeftInAnyOrder
@@ -31,6 +28,7 @@ from interop._torch.private_api import (
     keywords_of,
     of_a_batch,
     path_as_written,
+    running_modules,
     without_forward_mode,
     without_function_modes,
     without_transformations,
@@ -85,10 +83,8 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
         self._elements: dict[Site, int] = {}
         self._tied: dict[Site, torch.Tensor | int] = {}
         """Numbers; of ties on a CUDA device, tensors there, so that nobody waits for it before a report."""
-        self._path: list[str] = []
-        self._names: dict[torch.nn.Module, str] = {}
-        self._handles: list[RemovableHandle] = []
-        self._thread = 0
+        self._names: dict[torch.nn.Module, dict[torch.nn.Module, str]] = {}
+        """Maps a module that the program calls to the names of those in it."""
 
     @property
     def report(self) -> TieReport:
@@ -98,21 +94,6 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
             totals[site] += elements, int(self._tied[site])
         return TieReport(totals.lines())
 
-    def __enter__(self) -> Self:
-        self._thread = threading.get_ident()
-        self._handles += [
-            hooks.register_module_forward_pre_hook(self._entered),
-            hooks.register_module_forward_hook(self._left, always_call=True),  # if the module raises, too
-        ]
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        for handle in self._handles[-2:]:
-            handle.remove()
-        del self._handles[-2:]
-
     @compiled_within_others_only
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)
@@ -120,11 +101,17 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
         arguments = (*args, *kwargs.values())
         in_torch = PINNED.get(func, func)
-        if in_torch in (known := _functions_that_tie()) and is_of_an_op(in_torch, args, kwargs):
-            self._count(known[in_torch][0], False, tied_elements, in_torch, args, kwargs)
-        elif (jump := jump_of(in_torch, kwargs)) and any(map(is_active, _tensors(arguments))):
+        name, _ = _functions_that_tie().get(in_torch, ("", None))
+        is_op = bool(name) and is_of_an_op(in_torch, args, kwargs)
+        is_pool = "max_pool" in name
+        if is_op and not is_pool:  # before the call, which may be in place
+            self._count(name, False, tied_elements, in_torch, args, kwargs)
+        elif not is_op and (jump := jump_of(in_torch, kwargs)) and any(map(is_active, _tensors(arguments))):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
         result = func(*args, **kwargs)
+        if is_op and is_pool:
+            values = result[0] if isinstance(result, tuple) else result
+            self._count(name, False, tied_elements, in_torch, args, {**kwargs, "values": values})
         if has_slope_without_bound(in_torch, args):
             self._watch(name_of(in_torch), arguments, result)
         return result
@@ -171,18 +158,16 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
 
     def _place(self) -> tuple[str, int, str]:
         """Return the file and the line of the user's code that is running, and the module."""
-        return (*line_of_user(), self._path[-1] if self._path else "")
+        modules = running_modules()
+        return (*line_of_user(), self._name(modules[0], modules[-1]) if modules else "")
 
-    def _entered(self, module: torch.nn.Module, args: Any) -> None:
-        # Such hooks are global: modules that run in other threads call them, too.
-        if threading.get_ident() == self._thread:
-            if not self._path:
-                self._names = {inner: path_as_written(path) for path, inner in module.named_modules()}
-            self._path.append(self._names.get(module) or type(module).__name__)
-
-    def _left(self, module: torch.nn.Module, args: Any, result: Any) -> None:
-        if threading.get_ident() == self._thread and self._path:
-            self._path.pop()
+    def _name(self, module: torch.nn.Module, outermost: torch.nn.Module) -> str:
+        names = self._names.get(outermost, {})
+        if module not in names:
+            names = {inner: path_as_written(path) for path, inner in outermost.named_modules()}
+            names.setdefault(module, "")
+            self._names[outermost] = names
+        return names[module] or type(module).__name__
 
 
 def nodes_of(arguments: Sequence[Any], result: Any) -> Iterator[Node]:
@@ -303,10 +288,10 @@ def _mask_of(op: Op) -> Callable[..., torch.Tensor]:
     """Return `mask_of_ties` of whatever arguments the op has in torch, in any of its forms, else the mask by JAX."""
     tied = TorchOp(op, op.on_tie)
 
-    def mask_of(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def mask_of(*args: Any, values: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
         keywords = {name: v for name, v in kwargs.items() if name != "ties"}  # a tie is one under all conventions
         slots = tied.signature.without_forms(tied.signature.arranged(args, keywords))
-        mask = mask_of_ties(op, tied.signature.by_jax_name(slots))
+        mask = mask_of_ties(op, tied.signature.by_jax_name(slots), values)
         if mask is None:
             mask = tied.of_slots(*(_readable(value, op) for value in slots))
         return mask

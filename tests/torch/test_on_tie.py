@@ -81,7 +81,7 @@ def test_extrema_along_several_axes(axis: Any) -> None:
     agree(OPS["amax"], torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1, 1), (2, 2, 0, 2), (3, 2, 0, 1, True)], ids=str)
+@pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1, 1), (2, 2, 0, 2), (3, 2, 0, 1, True), (5, 1, 2)], ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 9, 8), (40, 3, 17, 16)], ids=["few", "many"])
 def test_pools(window: tuple[Any, ...], shape: tuple[int, ...]) -> None:
     agree(OPS["max_pool2d"], drawn(*shape), *window)

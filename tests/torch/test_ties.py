@@ -258,14 +258,25 @@ def test_a_block_may_begin_in_a_module_and_end_behind_it() -> None:
     class Begins(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             counted.__enter__()
-            return x
+            return torch.relu(x)
 
-    module = Begins()
-    module.register_forward_hook(lambda *_: None)  # behind which torch looks for hooks of all modules
-    module(X)
+    Begins()(X)
     torch.abs(X)
     counted.__exit__(None, None, None)
-    assert [(line.op, line.module) for line in counted.report.lines] == [("abs", "")]
+    assert {(line.op, line.module) for line in counted.report.lines} == {("relu", "Begins"), ("abs", "")}
+
+
+def test_modules_that_are_replaced_and_repeated() -> None:
+    """A module that comes in later has its name, one beside those of the outermost that of its class."""
+    network = torch.nn.Sequential(torch.nn.ReLU())
+    beside = torch.nn.ReLU6()
+    network.register_forward_hook(lambda module, args, result: beside(result))
+    with interop.ties() as counted:
+        network(X)
+        network[0] = torch.nn.Hardtanh(-2.0, 2.0)
+        network(X)
+    found = {(line.op, line.module): line.elements for line in counted.report.lines}
+    assert found == {("relu", "0"): 24, ("hardtanh", "ReLU6"): 48, ("hardtanh", "0"): 24}
 
 
 def test_what_has_no_gradient_does_not_count() -> None:

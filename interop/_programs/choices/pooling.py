@@ -47,7 +47,7 @@ def max_pool(name: str) -> Function:
             pooling = Pooling(windows_of(name, tuple(input.shape), dims, *window), "min_norm")
             tied = windows_on_tie(pooling, input.detach(), values)
             for place in still_places(input):
-                tied &= values != place
+                tied = tied * (values != place)
             if not is_any(tied):
                 return result
         like = _of_one_image(in_torch, input, window, return_indices)

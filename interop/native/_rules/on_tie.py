@@ -27,12 +27,13 @@ from jaxclamp._rules.selection import Selection
 from jaxclamp._rules.windows import windows_of
 
 
-def mask_of_ties(op: Op, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+def mask_of_ties(op: Op, arguments: Mapping[str, Any], values: torch.Tensor | None = None) -> torch.Tensor | None:
     """Return which elements of the result are on a tie.
 
     Args:
       op: the op.
       arguments: those that it has in torch, by jaxclamp's names.
+      values: the result, if it is known; a pool takes time to find it.
 
     Returns:
       The mask; None of a call that torch's kernels do not answer.
@@ -43,7 +44,7 @@ def mask_of_ties(op: Op, arguments: Mapping[str, Any]) -> torch.Tensor | None:
     if not isinstance(x, torch.Tensor):
         return None
     if op.name.startswith("max_pool"):
-        return _of_pool(op.name, x, parameters)
+        return _of_pool(op.name, x, parameters, values)
     if op.name in _EXTREMA:
         return _of_extremum(_EXTREMA[op.name], x, arguments["axis"])
     has_tensors = any(isinstance(value, torch.Tensor) for value in parameters)
@@ -87,10 +88,13 @@ _EXTREMA: Mapping[str, Callable[..., torch.Tensor]] = {
 }
 
 
-def mask_of_adaptive_pool(name: str, input: torch.Tensor, output_size: Any, *_: Any, **__: Any) -> torch.Tensor:
+def mask_of_adaptive_pool(
+    name: str, input: torch.Tensor, output_size: Any, *_: Any, values: torch.Tensor | None = None, **__: Any
+) -> torch.Tensor:
     """Return where the windows of torch's adaptive pool of that name have several largest elements."""
     windows, _counts = adapted(name, input, output_size)
-    values = getattr(functional, name)(input, output_size)
+    if values is None:
+        values = getattr(functional, name)(input, output_size)
     return windows_on_tie(Pooling(windows, "min_norm"), input, values)
 
 
@@ -118,9 +122,10 @@ def _of_extremum(
     return _equals(x, reduce(x, axes, keepdim=True)).sum(axes, keepdim=True) > 1
 
 
-def _of_pool(name: str, x: torch.Tensor, window: Sequence[Any]) -> torch.Tensor:
+def _of_pool(name: str, x: torch.Tensor, window: Sequence[Any], values: torch.Tensor | None) -> torch.Tensor:
     dims = int(name[-2])
     pooling = Pooling(windows_of(name, tuple(x.shape), dims, *window), "min_norm")
-    by_slices = is_plain(x) and prefers_slices(x, dims)
-    values = largest_by_slices(pooling, x) if by_slices else getattr(functional, name)(x, *window)
+    if values is None:
+        by_slices = is_plain(x) and prefers_slices(x, dims)
+        values = largest_by_slices(pooling, x) if by_slices else getattr(functional, name)(x, *window)
     return windows_on_tie(pooling, x, values)

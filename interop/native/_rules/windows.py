@@ -23,7 +23,7 @@ from interop.native._rules.reductions import divided
 from interop.native._rules.windows_blocked import is_spread_in_blocks, spread_in_blocks
 from interop.native._rules.windows_compiled import read_stages
 from interop.native._rules.windows_indexed import indexed_stage
-from interop.native._rules.windows_sliced import empty_as, sliced_stages
+from interop.native._rules.windows_sliced import empty_as, has_few_places, number_of_largest, sliced_stages
 from interop.native._rules.windows_stage import Pooling, Stage, is_on_gpu, is_plain
 from interop.native._rules.windows_viewed import has_view, viewed_stage
 
@@ -165,7 +165,10 @@ def _shared_at_once(
 
 
 def windows_on_tie(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return which windows have several largest elements; one with NaN is on no tie."""
+    """Return the weight 1, or True, for windows that have several largest elements; one with NaN is on no tie."""
+    if has_few_places(pooling, x):
+        counts = number_of_largest(pooling, x, values)
+        return torch.gt(counts, 1, out=counts)
     return (_counted(_stages(pooling, x, values, values), values) > 1) & ~values.isnan()
 
 

@@ -30,6 +30,7 @@ from interop.native._rules.windows_stage import (
     span,
 )
 from interop.native._rules.windows_tiled import are_tiles, largest_of_tiles, tiled_stage
+from jaxclamp._rules.windows import Windows
 
 Index: TypeAlias = tuple[Any, ...]
 Place: TypeAlias = tuple[Index, Index]
@@ -46,6 +47,8 @@ _AT_ONCE = 8
 A window of 2 x 2 x 2 has 8 places, each with an eighth of the elements. Its axes have 6 places, but the first two of
 these have half of them. A window of 3 x 3 has 9 places; its axes have 6.
 """
+_FEW_PLACES = 16
+"""The places up to which the largest elements of windows are counted at once, whose weights nobody needs."""
 _BLOCK = 2**18
 """The elements in whose blocks the values of images in ``channels_last`` are found."""
 _FEW = 8_192
@@ -96,6 +99,25 @@ def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
         so_far = _largest_along(rows, -2, block, block, by_rows[: len(block)])
         _largest_along(columns, -1, so_far, so_far, largest)
     return result
+
+
+def has_few_places(pooling: Pooling, x: torch.Tensor) -> bool:
+    """Return whether `number_of_largest` is right, and faster than to share: of plain numbers, and small windows."""
+    windows = pooling.windows
+    return (
+        isinstance(windows, Windows)
+        and math.prod(windows.sizes) <= _FEW_PLACES
+        and is_plain(x)
+        and x.is_floating_point()
+    )
+
+
+def number_of_largest(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return how many elements of each window equal its value, none if that is NaN."""
+    counts = empty_as(values, values).zero_()
+    for elements, windows in _crossed([line.places for line in _lines(pooling, x)]):
+        counts[windows].add_(x[elements].clone().eq_(values[windows]))
+    return counts
 
 
 def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
