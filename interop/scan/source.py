@@ -166,13 +166,15 @@ class Source:
                 return math.nan if are_numbers else None
             case ast.UnaryOp(op=op, operand=operand):
                 inner = self._number(operand, depth)
-                return None if inner is None else -inner if isinstance(op, ast.USub) else math.nan
+                if inner is None:
+                    return None
+                return -inner if isinstance(op, ast.USub) else math.nan
             case ast.BinOp(left=left, op=op, right=right):
                 a, b = self._number(left, depth), self._number(right, depth)
                 if a is not None and b is not None:
                     return _computed(a, op, b)
-                is_power = a is not None and isinstance(op, ast.Pow | ast.LShift)  # 2**bits, 1 << bits
-                return math.nan if is_power else None
+                is_power = isinstance(op, ast.Pow | ast.LShift)  # 2**bits, 1 << bits
+                return math.nan if a is not None and is_power else None
             case (
                 ast.arg(annotation=ast.Name(id="int" | "float"))
                 | ast.Call(func=ast.Name(id="int" | "float" | "len"))
