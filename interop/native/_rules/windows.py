@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from interop._torch.grad_state import records_nothing
 from interop._torch.private_api import into_old_vmap, is_in_old_vmap, out_of_old_vmap
@@ -37,7 +38,7 @@ _FEW_READS_ON_GPU = 2**25
 
 class _Pooled(torch.autograd.Function):
     @staticmethod
-    def forward(in_torch: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor) -> Any:
+    def forward(in_torch: Callable[[Tensor], Any], pooling: Pooling, x: Tensor) -> Any:
         return in_torch(x)
 
     @staticmethod
@@ -53,21 +54,19 @@ class _Pooled(torch.autograd.Function):
         ctx.save_for_forward(x, values)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, cotangent: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, values = ctx.saved_tensors
         return None, None, _shared(True, ctx.pooling, x, values, cotangent)
 
     @staticmethod
-    def jvp(ctx: Any, _in_torch: None, _pooling: None, tangent: torch.Tensor) -> Any:
+    def jvp(ctx: Any, _in_torch: None, _pooling: None, tangent: Tensor) -> Any:
         x, values = ctx.saved_tensors
         moved = _shared(False, ctx.pooling, x, values, tangent)
         return (moved, None) if ctx.has_indices else moved
 
     # By hand, as torch cannot batch the calls of eager stages: they read numbers by `item`, and write to ``out=``.
     @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, in_torch: Callable[[torch.Tensor], Any], pooling: Pooling, x: torch.Tensor
-    ) -> Any:
+    def vmap(info: Any, in_dims: Any, in_torch: Callable[[Tensor], Any], pooling: Pooling, x: Tensor) -> Any:
         (flat,), unflatten = _without_batch(info.batch_size, in_dims[2:], [x], pooling)
         result = pool(in_torch, pooling, flat)
         return (tuple(map(unflatten, result)), (0, 0)) if isinstance(result, tuple) else (unflatten(result), 0)
@@ -81,9 +80,7 @@ class _Shared(torch.autograd.Function):
     """Spread a number for each window over its tied elements, or gather one from them, for the same shares."""
 
     @staticmethod
-    def forward(
-        spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(spreads: bool, pooling: Pooling, x: Tensor, values: Tensor, vector: Tensor) -> Tensor:
         if spreads and not _has_few_reads(pooling, x, values) and is_spread_in_blocks(pooling, x, values, vector):
             return spread_in_blocks(pooling, x, values, vector)
         if x.numel() <= _BLOCK or not is_plain(x):
@@ -96,35 +93,31 @@ class _Shared(torch.autograd.Function):
         return result
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.spreads, ctx.pooling, x, values, _ = inputs
         ctx.save_for_backward(x, values)
         ctx.save_for_forward(x, values)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         x, values = ctx.saved_tensors
         return None, None, None, None, _shared(not ctx.spreads, ctx.pooling, x, values, cotangent)
 
     @staticmethod
-    def jvp(ctx: Any, _spreads: None, _pooling: None, _x: Any, _values: Any, tangent: torch.Tensor) -> torch.Tensor:
+    def jvp(ctx: Any, _spreads: None, _pooling: None, _x: Any, _values: Any, tangent: Tensor) -> Tensor:
         x, values = ctx.saved_tensors
         return _shared(ctx.spreads, ctx.pooling, x, values, tangent)
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, spreads: bool, pooling: Pooling, *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, int]:
+    def vmap(info: Any, in_dims: Any, spreads: bool, pooling: Pooling, *tensors: Tensor) -> tuple[Tensor, int]:
         flat, unflatten = _without_batch(info.batch_size, in_dims[2:], tensors, pooling)
         return unflatten(_shared(spreads, pooling, *flat)), 0
 
 
-_recorded: Callable[..., torch.Tensor] = differentiable(_Shared)
+_recorded: Callable[..., Tensor] = differentiable(_Shared)
 
 
-def _shared(
-    spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
-) -> torch.Tensor:
+def _shared(spreads: bool, pooling: Pooling, x: Tensor, values: Tensor, vector: Tensor) -> Tensor:
     if not torch.compiler.is_compiling() and is_in_old_vmap(vector):
         whole = out_of_old_vmap(vector)
         (x, values, vector), unflatten = _without_batch(len(whole), (None, None, 0), (x, values, whole), pooling)
@@ -135,8 +128,8 @@ def _shared(
 
 
 def _without_batch(
-    size: int, in_dims: Sequence[int | None], tensors: Sequence[torch.Tensor], pooling: Pooling
-) -> tuple[list[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
+    size: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor], pooling: Pooling
+) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
     """Return the tensors with the batch of a vmap as images of one batch, and how to take a result apart again."""
     moved = [
         tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
@@ -147,9 +140,7 @@ def _without_batch(
     return [tensor.flatten(0, 1) for tensor in moved], lambda result: result.unflatten(0, (size, -1))
 
 
-def _shared_at_once(
-    spreads: bool, pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor
-) -> torch.Tensor:
+def _shared_at_once(spreads: bool, pooling: Pooling, x: Tensor, values: Tensor, vector: Tensor) -> Tensor:
     # Say the first stage goes from elements to the largest of each row of a window, and the second from these to the
     # windows. A tangent is gathered in this order, a cotangent is spread from the windows back.
     stages = _stages(pooling, x, values, vector)
@@ -164,7 +155,7 @@ def _shared_at_once(
     return divided(vector, shares)
 
 
-def windows_on_tie(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def windows_on_tie(pooling: Pooling, x: Tensor, values: Tensor) -> Tensor:
     """Return the weight 1, or True, for windows that have several largest elements; one with NaN is on no tie."""
     if has_few_places(pooling, x):
         counts = number_of_largest(pooling, x, values)
@@ -172,7 +163,7 @@ def windows_on_tie(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> t
     return (_counted(_stages(pooling, x, values, values), values) > 1) & ~values.isnan()
 
 
-def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
+def _counted(stages: Sequence[Stage], vector: Tensor) -> Tensor:
     # Of two stages, the first counts along one axis, and the second adds up these counts along the other, where the
     # largest numbers tie. In a window ((3, 3), (1, 3)) the rows have 2 and 1, both of the number 3: so 3 share.
     # Buffers are made from the vector, so that `torch.func.linearize` does not take them for constants.
@@ -182,7 +173,7 @@ def _counted(stages: Sequence[Stage], vector: torch.Tensor) -> torch.Tensor:
     return shares
 
 
-def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
+def _stages(pooling: Pooling, x: Tensor, values: Tensor, vector: Tensor) -> Sequence[Stage]:
     """Return the stages by the fastest way; under the convention exclusive there is one."""
     if is_on_gpu(x) and has_view(pooling, x) and pooling.number_of_reads(x, values) <= _FEW_READS_ON_GPU:
         return [viewed_stage(pooling, x, values)]
@@ -194,5 +185,5 @@ def _stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: tor
     return sliced_stages(pooling, x, values, vector)
 
 
-def _has_few_reads(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> bool:
+def _has_few_reads(pooling: Pooling, x: Tensor, values: Tensor) -> bool:
     return is_plain(x) and pooling.number_of_reads(x, values) <= _FEW_READS

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from interop._torch.private_api import is_traced
 from interop.native._rules.windows_stage import (
@@ -38,7 +39,7 @@ Place: TypeAlias = tuple[Index, Index]
 
 They are the elements at one place of all windows where those are alike, else all elements of one window.
 """
-Tied: TypeAlias = tuple[torch.Tensor, Index, Index]
+Tied: TypeAlias = tuple[Tensor, Index, Index]
 """``(weights, elements, windows)``: a place, with the weight 1 for an element that gets a share, else 0."""
 
 _AT_ONCE = 8
@@ -67,7 +68,7 @@ class _Line(NamedTuple):
     """Whether the first place is in all windows."""
 
 
-def prefers_slices(x: torch.Tensor, dims: int) -> bool:
+def prefers_slices(x: Tensor, dims: int) -> bool:
     """Return whether slices find the values of a pool of a plain tensor sooner than torch's kernel.
 
     They lie in memory as the elements do, those of torch as rows or channels.
@@ -81,7 +82,7 @@ def prefers_slices(x: torch.Tensor, dims: int) -> bool:
     )
 
 
-def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
+def largest_by_slices(pooling: Pooling, x: Tensor) -> Tensor:
     """Return the largest element of each window."""
     if are_tiles(pooling, x):
         return largest_of_tiles(pooling, x)
@@ -101,7 +102,7 @@ def largest_by_slices(pooling: Pooling, x: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def has_few_places(pooling: Pooling, x: torch.Tensor) -> bool:
+def has_few_places(pooling: Pooling, x: Tensor) -> bool:
     """Return whether `number_of_largest` is right, and faster than to share: of plain numbers, and small windows."""
     windows = pooling.windows
     return (
@@ -112,7 +113,7 @@ def has_few_places(pooling: Pooling, x: torch.Tensor) -> bool:
     )
 
 
-def number_of_largest(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def number_of_largest(pooling: Pooling, x: Tensor, values: Tensor) -> Tensor:
     """Return how many elements of each window equal its value, none if that is NaN."""
     counts = empty_as(values, values).zero_()
     for elements, windows in _crossed([line.places for line in _lines(pooling, x)]):
@@ -120,7 +121,7 @@ def number_of_largest(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -
     return counts
 
 
-def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vector: torch.Tensor) -> Sequence[Stage]:
+def sliced_stages(pooling: Pooling, x: Tensor, values: Tensor, vector: Tensor) -> Sequence[Stage]:
     """Return one stage, or one for each axis.
 
     Buffers are made from ``vector``, so that `torch.func.linearize` does not take them for constants.
@@ -143,25 +144,23 @@ def sliced_stages(pooling: Pooling, x: torch.Tensor, values: torch.Tensor, vecto
 class _SlicedStage(NamedTuple):
     """A `Stage` whose places are slices."""
 
-    x: torch.Tensor
-    values: torch.Tensor
+    x: Tensor
+    values: Tensor
     tied: list[Tied]
     counter: torch.dtype
 
-    def counted(self, like: torch.Tensor) -> torch.Tensor:
+    def counted(self, like: Tensor) -> Tensor:
         one = like.new_ones((), dtype=self.counter)
         return _summed(self.values, one, [(windows, weight, ...) for weight, _, windows in self.tied])
 
-    def gathered(self, vector: torch.Tensor) -> torch.Tensor:
+    def gathered(self, vector: Tensor) -> Tensor:
         return _summed(self.values, vector, [(windows, weight, elements) for weight, elements, windows in self.tied])
 
-    def spread(self, vector: torch.Tensor) -> torch.Tensor:
+    def spread(self, vector: Tensor) -> Tensor:
         return _summed(self.x, vector, [(elements, weight, windows) for weight, elements, windows in self.tied])
 
 
-def _summed(
-    like: torch.Tensor, vector: torch.Tensor, weighted: Sequence[tuple[Index, torch.Tensor, Any]]
-) -> torch.Tensor:
+def _summed(like: Tensor, vector: Tensor, weighted: Sequence[tuple[Index, Tensor, Any]]) -> Tensor:
     """Add parts of the vector, where their weight is 1, to parts of zeros of the shape and layout of ``like``.
 
     Each entry of ``weighted`` is ``(to, weight, index)``: the part of the zeros, the weights, the part of the vector.
@@ -177,7 +176,7 @@ def _summed(
     return total
 
 
-def empty_as(x: torch.Tensor, like: torch.Tensor, shape: Sequence[int] | None = None) -> torch.Tensor:
+def empty_as(x: Tensor, like: Tensor, shape: Sequence[int] | None = None) -> Tensor:
     """Return a tensor in the memory layout of x, of its shape or of that one, made from ``like``."""
     shape = x.shape if shape is None else shape
     if not is_channels_last(x):
@@ -186,9 +185,7 @@ def empty_as(x: torch.Tensor, like: torch.Tensor, shape: Sequence[int] | None = 
     return like.new_empty((images, *lengths, channels)).movedim(-1, 1)
 
 
-def _largest_along(
-    line: _Line, axis: int, x: torch.Tensor, vector: torch.Tensor, into: torch.Tensor | None = None
-) -> torch.Tensor:
+def _largest_along(line: _Line, axis: int, x: Tensor, vector: Tensor, into: Tensor | None = None) -> Tensor:
     """Return the largest element of each window along an axis, counted from the last.
 
     They are written ``into`` a tensor, or into one made from ``vector``.
@@ -209,7 +206,7 @@ def _largest_along(
     return largest
 
 
-def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> list[Tied]:
+def _tied(x: Tensor, values: Tensor, places: Sequence[Place]) -> list[Tied]:
     """Return where elements are tied, as numbers: these are added and multiplied several times as fast as bools."""
     if is_finite(values):
         # A comparison reads every other element slowly, and a copy does not.
@@ -221,7 +218,7 @@ def _tied(x: torch.Tensor, values: torch.Tensor, places: Sequence[Place]) -> lis
     ]
 
 
-def _lines(pooling: Pooling, x: torch.Tensor) -> list[_Line]:
+def _lines(pooling: Pooling, x: Tensor) -> list[_Line]:
     """Return the windows along each axis."""
     windows, lengths = pooling.windows, x.shape[-pooling.dims :]
     if isinstance(windows, AdaptiveWindows):
