@@ -29,8 +29,7 @@ class Linen(JaxModel):
         variables = self._variables
         if variables is None:
             variables = self._initial(functools.partial(nn.init(self.call, self._unbound), jax.random.key(0)))
-        # Out of boxes that say how arrays are sharded.
-        return {name: (path, leaf) for name, path, leaf in _named(nn.unbox(variables))}
+        return {name: (path, leaf) for name, path, leaf in _named(variables)}
 
     @property
     def arrays(self) -> Values:
@@ -65,6 +64,8 @@ class Linen(JaxModel):
 
 def _named(variables: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """Yield the arrays in the collections with their names and paths; tuples are results that a module has sown."""
-    for path, leaf in sorted(flatten_dict(variables).items()):
-        if hasattr(leaf, "dtype"):
-            yield ".".join(path[1:]), path, leaf
+    for collection, tree in variables.items():  # parameters come first, as modules list them
+        unboxed = nn.unbox(tree)  # out of boxes that say how arrays are sharded
+        for path, leaf in sorted(flatten_dict(unboxed).items()):
+            if hasattr(leaf, "dtype"):
+                yield ".".join(path), (collection, *path), leaf
