@@ -172,7 +172,7 @@ def _inferred(first: Model, second: Model, override: Override) -> ParameterMappi
                     pairs.append(pair)
     _refuse_unpaired(first, second, pairs, alone)
     places = {parameter.name: place for place, parameter in enumerate(_in_order_of_runs(first))}
-    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: places[pair.first.name])))
+    return ParameterMapping(tuple(sorted(pairs, key=lambda pair: places[pair.first.name])), tuple(alone))
 
 
 def _overridden(first: Model, second: Model, override: Override) -> tuple[list[Pair], list[str]]:

@@ -95,6 +95,8 @@ class ParameterMapping:
     """The parameters of two models, in pairs; `str` gives a table."""
 
     pairs: tuple[Pair, ...]
+    alone: tuple[str, ...] = ()
+    """Those that the caller said have no counterpart."""
 
     def __str__(self) -> str:
         rows = [
