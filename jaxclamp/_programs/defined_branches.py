@@ -1,4 +1,4 @@
-"""Takes the branch of a `where` that its condition has at the point, if the one that a step enters is NaN there.
+"""Takes the branch of a `where` or `cond` that its condition has at the point, if the one entered is NaN there.
 
 A condition that is on a tie holds as it does a small step along the direction. The branch of that side may not be
 defined at the point itself. Of ``where(x == 0, 1, sin(y) / y)`` with ``y = where(x == 0, 1, x)``, the double where, a
@@ -7,6 +7,7 @@ step from 0 enters ``sin(0) / 0``. Then the other branch counts, as in JAX: 1, o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,21 +24,21 @@ from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, mapped_a
 
 
 def with_defined_branches(jaxpr: Any) -> Any:
-    """Return the program in which a `where` takes the branch of the point if the one that is entered is NaN.
+    """Return the program in which a `where` or `cond` takes the branch of the point if the one entered is NaN.
 
     So do those in bodies of the program, if their condition is computed in the same body.
     """
     made_by: dict[Any, JaxprEqn] = {}
     eqns: list[JaxprEqn] = []
     # The select of a `jnp.where` is in an inner jit, of which the condition comes from outside.
-    for eqn in (new for call in jaxpr.eqns for new in opened_calls(call, "_where")):
+    for eqn in (new for call in jaxpr.eqns for new in opened_calls(call, "_where", "_piecewise")):
+        # A norm is decided as a whole, and known by its body.
+        if eqn.primitive.name in WITH_BODIES - {"shard_map"} and not norm_along_direction(eqn):
+            eqn = with_bodies(eqn, with_defined_branches)
         if _selects(eqn) and any(map(chooses, conditions := _conditions(eqn.invars[0], made_by))):
-            eqns += _with_defined_branch(eqn, conditions)
+            eqns += _with_defined_branch(eqn, conditions, _is_guard(eqn, made_by))
         elif eqn.primitive.name == "shard_map":
             eqns += mapped_anew(eqn, with_defined_branches)
-        # A norm is decided as a whole, and known by its body.
-        elif eqn.primitive.name in WITH_BODIES and not norm_along_direction(eqn):
-            eqns.append(with_bodies(eqn, with_defined_branches))
         else:
             eqns.append(eqn)
         made_by.update(dict.fromkeys(eqn.outvars, eqn))
@@ -45,8 +46,11 @@ def with_defined_branches(jaxpr: Any) -> Any:
 
 
 def _selects(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` selects real numbers by its first operand, a bool or an index."""
-    return eqn.primitive is p.select_n_p and is_floating(eqn.outvars[0].aval)
+    """Return whether ``eqn`` selects by its first operand, a bool or an index, and one of its results is real."""
+    # A branch of a ``cond`` is computed once more, which may have no effects, nor vary over devices.
+    once = not eqn.effects and not jax.sharding.get_abstract_mesh().manual_axes
+    selects = eqn.primitive is p.select_n_p or (eqn.primitive is p.cond_p and once)
+    return selects and any(is_floating(var.aval) for var in eqn.outvars)
 
 
 def _conditions(condition: Any, made_by: Mapping[Any, JaxprEqn]) -> list[JaxprEqn]:
@@ -56,7 +60,9 @@ def _conditions(condition: Any, made_by: Mapping[Any, JaxprEqn]) -> list[JaxprEq
 
     def follow(atom: Any) -> None:
         eqn = None if isinstance(atom, Literal) or atom in made else made_by.get(atom)
-        if eqn is None or eqn.primitive.name in WITH_BODIES or not all(map(_is_discrete, eqn.outvars)):
+        if eqn is None or eqn.effects or not all(map(_is_discrete, eqn.outvars)):
+            return
+        if eqn.primitive.name in WITH_BODIES and eqn.primitive is not p.jit_p:
             return
         for inner in eqn.invars:
             follow(inner)
@@ -71,14 +77,28 @@ def _is_discrete(var: Any) -> bool:
     return jnp.issubdtype(var.aval.dtype, jnp.integer) or var.aval.dtype == bool
 
 
-def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn]) -> list[JaxprEqn]:
-    """Return ``eqn`` with the branch that the ``conditions`` have at the point, if the one that is entered is NaN."""
+def _is_guard(eqn: JaxprEqn, made_by: Mapping[Any, JaxprEqn]) -> bool:
+    """Return whether ``eqn`` makes an operand of one branch of a mapped ``cond``: a constant in the other branches."""
+    _, *cases = eqn.invars
+    maker = made_by.get(cases[0]) if eqn.primitive is p.select_n_p and isinstance(cases[0], Var) else None
+    return maker is not None and maker.primitive.name == "stop_gradient" and maker.invars == cases[1:]
+
+
+def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn], is_guard: bool) -> list[JaxprEqn]:
+    """Return ``eqn`` with the branch that the ``conditions`` have at the point, if the one that is entered is NaN.
+
+    A guard lets the gradient into both of these branches.
+    """
     made = {var for condition in conditions for var in condition.outvars}
     atoms = [atom for condition in conditions for atom in condition.invars if isinstance(atom, Var)]
     read = [atom for atom in atoms if atom not in made]
     count = len(eqn.invars)
 
-    def run(holds: jax.Array, *operands: jax.Array) -> jax.Array:
+    def select(which: jax.Array, cases: Sequence[jax.Array]) -> list[jax.Array]:
+        results = eqn.primitive.bind(which, *cases, **eqn.params)
+        return results if eqn.primitive.multiple_results else [results]
+
+    def run(holds: jax.Array, *operands: jax.Array) -> list[jax.Array]:
         cases, compared = operands[: count - 1], operands[count - 1 :]
         # Numbers that do not move are compared by their values.
         known: dict[Any, Any] = dict(zip(read, lax.stop_gradient(compared), strict=True))
@@ -86,9 +106,21 @@ def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn]) -> list[
             values = [atom.val if isinstance(atom, Literal) else known[atom] for atom in condition.invars]
             known.update(zip(condition.outvars, computed(condition)(*values), strict=True))
         at_the_point = known[eqn.invars[0]]
+        if is_guard:
+            return select(holds | at_the_point, cases)
+
+        def is_nan(which: jax.Array) -> jax.Array:
+            flags = [jnp.isnan(x) for x in select(which, lax.stop_gradient(cases)) if is_floating(x)]
+            return flags[0] if eqn.primitive is p.select_n_p else functools.reduce(jnp.logical_or, map(jnp.any, flags))
+
+        def takes_the_other() -> jax.Array:
+            return is_nan(holds) & ~is_nan(at_the_point)
+
         # Only the last selection has a derivative.
-        is_nan = [jnp.isnan(case) for case in lax.stop_gradient(cases)]
-        takes_the_other = lax.select_n(holds, *is_nan) & ~lax.select_n(at_the_point, *is_nan)
-        return lax.select_n(jnp.where(takes_the_other, at_the_point, holds), *cases)
+        if eqn.primitive is p.select_n_p:
+            takes = takes_the_other()
+        else:  # a branch may be large
+            takes = lax.cond(holds != at_the_point, takes_the_other, lambda: jnp.array(False))
+        return select(jnp.where(takes, at_the_point, holds), cases)
 
     return inlined(run, eqn.replace(invars=[*eqn.invars, *read]))

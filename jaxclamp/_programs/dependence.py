@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var, jaxprs_in_params
 from jax.extend.core import primitives as p
 
-from jaxclamp._jax_versions import scan_sizes
+from jaxclamp._jax_versions import scan_sizes, with_parts
 from jaxclamp._programs.choices import chooses
-from jaxclamp._transforms.jaxprs import WITH_BODIES
+from jaxclamp._transforms.jaxprs import WITH_BODIES, same, with_bodies
 
 
 def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool]) -> list[JaxprEqn]:
@@ -52,31 +53,57 @@ def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool])
     return [eqn for eqn in candidates if id(eqn) not in decisive]
 
 
-def standing_still(jaxpr: Any, moves: Sequence[bool]) -> dict[int, JaxprEqn]:
-    """Return the equations, by their ids, that read nothing that moves, those in bodies too.
+def parted_by_motion(
+    jaxpr: Any, moves: Sequence[bool], is_candidate: Callable[[JaxprEqn], bool]
+) -> tuple[Any, dict[int, JaxprEqn]]:
+    """Return the program, and by their ids the candidates in it, those in bodies too, that read nothing that moves.
 
-    ``moves`` says which inputs do; integers and constants do not. Where a loop reads what moves, all that it carries
-    does. A body that several equations share moves if it does in one of them.
+    ``moves`` says which inputs do; integers, constants and what ``stop_gradient`` returns do not. A body may stand
+    still in one of the equations that share it, and move in the others. So these candidates are copies, in copies of
+    the bodies that have them.
     """
-    seen: dict[int, JaxprEqn] = {}
-    moving: set[int] = set()
+    still: dict[int, JaxprEqn] = {}
 
-    def look(jaxpr: Any, moves: Sequence[bool]) -> None:
-        moved = {var for var, does in zip(jaxpr.invars, moves, strict=True) if does}
+    @functools.cache  # a body that occurs twice stays one object, which JAX compiles once
+    def parted(jaxpr: Any, moves: tuple[bool, ...]) -> tuple[Any, list[bool]]:
+        """Return the program, and which of its results move."""
+        moving = {var for var, does in zip(jaxpr.invars, moves, strict=True) if does}
+
+        def move(atoms: Iterable[Any]) -> list[bool]:
+            return [isinstance(atom, Var) and atom in moving for atom in atoms]
+
+        eqns = []
         for eqn in jaxpr.eqns:
-            seen[id(eqn)] = eqn
-            reads = [isinstance(atom, Var) and atom in moved for atom in eqn.invars]
+            reads = move(eqn.invars)
+            results = [any(reads) and eqn.primitive.name != "stop_gradient"] * len(eqn.outvars)
             if any(reads):
-                moving.add(id(eqn))
-                moved.update(var for var in eqn.outvars if jnp.issubdtype(var.aval.dtype, jnp.inexact))
-            for body in jaxprs_in_params(eqn.params):
-                inputs = [any(reads)] * len(body.invars)
+                # The body of a ``while``, which has no reverse mode, counts as moving.
                 if eqn.primitive.name in WITH_BODIES and eqn.primitive is not p.while_p:
-                    inputs = reads[len(reads) - len(body.invars) :]  # all but the condition of a ``cond``
-                if eqn.primitive is p.scan_p:
-                    known, carried = scan_sizes(eqn)
-                    inputs[known : known + carried] = [any(reads)] * carried
-                look(body, inputs)
+                    eqn, results = entered(eqn, reads)
+            elif is_candidate(eqn):
+                eqn = eqn.replace()
+                still[id(eqn)] = eqn
+            eqns.append(eqn)
+            pairs = zip(eqn.outvars, results, strict=True)
+            moving.update(var for var, does in pairs if does and jnp.issubdtype(var.aval.dtype, jnp.inexact))
+        return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns), move(jaxpr.outvars)
 
-    look(jaxpr, moves)
-    return {key: eqn for key, eqn in seen.items() if key not in moving}
+    def entered(eqn: JaxprEqn, reads: list[bool]) -> tuple[JaxprEqn, list[bool]]:
+        """Return ``eqn`` with its bodies parted, and which of its results move."""
+        results: list[list[bool]] = []
+
+        def change(body: Any) -> Any:
+            inputs = reads[len(reads) - len(body.invars) :]  # all but the condition of a ``cond``
+            body, moved = parted(body, tuple(inputs))
+            results.append(moved)
+            return body
+
+        new, moved = with_bodies(eqn, change), [any(of_branches) for of_branches in zip(*results, strict=True)]
+        if eqn.primitive is p.scan_p:
+            known, carried = scan_sizes(eqn)
+            carry = [a or b for a, b in zip(reads[known : known + carried], moved, strict=False)]
+            if carry != reads[known : known + carried]:  # what a step makes, the next one reads
+                return entered(eqn, [*reads[:known], *carry, *reads[known + carried :]])
+        return new, moved
+
+    return parted(jaxpr, tuple(moves))[0], still

@@ -23,7 +23,7 @@ from jaxclamp._jax_versions import expanded, high_level
 from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
 from jaxclamp._programs.constant_factors import constant_beside_0
 from jaxclamp._programs.defined_branches import with_defined_branches
-from jaxclamp._programs.dependence import standing_still, without_choices_behind
+from jaxclamp._programs.dependence import parted_by_motion, without_choices_behind
 from jaxclamp._programs.nan_gradients import mended
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.ranges import has_slopes_without_bound
@@ -75,7 +75,8 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where the slope of one of them is NaN, as of ``sqrt(x) ** 2`` at 0, a
     maximum or minimum takes that one, and a comparison goes by the values, but that ``==`` does not hold. The branch
     that is entered may be NaN at the point, as of ``where(x == 0, 1, sin(x) / x)``, which is ``jnp.sinc``, and of
-    ``where(x > 0, x * log(x), 0)``. Then a ``where`` takes the other one, as it does in JAX, if it is not NaN too.
+    ``where(x > 0, x * log(x), 0)``. Then a ``where``, ``cond`` or ``piecewise`` takes the other one, as it does in JAX,
+    if it is not NaN too.
 
     Args:
       fun: a function as for `jax.jvp`.
@@ -322,7 +323,8 @@ class _Program(Generic[P, R]):
         # would not be.
         if self.has_slopes_without_bound and not self._within:
             jaxpr = with_defined_branches(jaxpr)
-        self._standing_still = standing_still(jaxpr, self.moves or [True] * len(jaxpr.invars))
+        moves = self.moves or [True] * len(jaxpr.invars)
+        jaxpr, self._standing_still = parted_by_motion(jaxpr, moves, _is_replaced)
         return jaxpr
 
     def _moves_by_its_body(self, eqn: JaxprEqn) -> bool:
@@ -414,6 +416,14 @@ class _Program(Generic[P, R]):
             return call(*primals), moved
 
         return moving
+
+
+def _is_replaced(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn``, or an equation in it, may be replaced by one with a rule that depends on a direction."""
+    return any(
+        chooses(inner) or norm_along_direction(inner) or _has_own_rule(inner) or inner.primitive.name in UNDECIDED
+        for inner in equations(eqn)
+    )
 
 
 def _has_own_rule(eqn: JaxprEqn) -> bool:

@@ -270,7 +270,7 @@ def opened_calls(eqn: JaxprEqn, *names: str) -> list[JaxprEqn]:
     """
     body = eqn.params["jaxpr"] if eqn.primitive is p.jit_p and eqn.params["name"] in names else None
     made = {var for inner in body.eqns for var in inner.outvars} if body else set()
-    if body is None or any(isinstance(atom, Literal) or atom not in made for atom in body.outvars):
+    if body is None or body.constvars or any(isinstance(atom, Literal) or atom not in made for atom in body.outvars):
         return [eqn]
     scopes, atoms = eqn.source_info.name_stack, dict(zip(body.invars, eqn.invars, strict=True))
     atoms.update(zip(body.outvars, eqn.outvars, strict=True))

@@ -35,6 +35,7 @@ def convolved(x: jax.Array) -> jax.Array:
 
 
 NAN, INF = float("nan"), float("inf")
+QUOTIENT = (lambda x: 1 + x / 2, lambda x: jnp.expm1(x) / x)
 TABLE: dict[str, tuple[Function, Any, float, Any]] = {
     "where and sqrt": (root, -1.0, 1.0, 0.0),
     "where and sqrt, at 0 from the left": (root, 0.0, -1.0, 0.0),
@@ -99,6 +100,9 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
         [0.0, -4 / np.pi],
     ),
     "select": (lambda x: jnp.select([x == 0, x > 9], [1 + x, x], jnp.expm1(x) / x).sum(), [0.0, 1.0], 1.0, [1.0, 1.0]),
+    "cond": (lambda x: lax.cond(x == 0, *QUOTIENT, x), 0.0, 1.0, 0.5),
+    "piecewise": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT), 0.0, 1.0, 0.5),
+    "piecewise, of an array": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT).sum(), [0.0, 1.0], 1.0, [0.5, 1.0]),
     "both undefined": (lambda x: jnp.where(x > 0, x * jnp.log(x), x / x), 0.0, 1.0, NAN),
     "a value that is NaN": (lambda x: jnp.where(x < 0, jnp.log(x) * jnp.sqrt(x), 0.0), -1.0, 1.0, NAN),
     # Zeros that are numbers, and true infinities, stay.

@@ -180,14 +180,21 @@ def step_value(x: Any) -> Any:
     return step(x)[0]
 
 
+@jax.jit
+def product_of_sizes(x: Any, y: Any) -> Any:
+    return jnp.abs(x) * jnp.abs(y), y
+
+
 @pytest.mark.parametrize(
     "program",
     [
         lambda y, c: jnp.abs(c) * jnp.abs(y),
-        lambda y, c: lax.fori_loop(0, 2, lambda _, total: total + jnp.abs(c) * y, 0.0),
+        lambda y, c: lax.scan(lambda s, _: ((s[0] + jnp.abs(s[1]) * y, jnp.abs(s[1])), 0), (0.0, c), length=2)[0][0],
         lambda y, c: lax.cond(y > 0, lambda y, c: jnp.abs(c) * y, lambda y, c: jnp.maximum(y, c), y, c),
+        lambda y, c: product_of_sizes(c, y)[0] + y * jnp.abs(product_of_sizes(y, c)[1]),
+        lambda y, c: y * jnp.abs(lax.stop_gradient(y) * c),
     ],
-    ids=["abs", "scan", "cond"],
+    ids=["abs", "scan", "cond", "jit", "stop_gradient"],
 )
 def test_a_derivative_around_moves_what_stands_still(program: Callable[[Any, Any], Any]) -> None:
     """Of ``c``, an argument or closed over, in the derivative with respect to ``y``: it is the slope of ``|c|``."""
