@@ -36,6 +36,7 @@ from interop._torch.private_api import (
     is_without_numbers,
     keywords_of,
     outside_of_transformations,
+    propagates_tangents,
     refuse_compiled,
     sharding_of,
     unflattened,
@@ -455,6 +456,7 @@ def _named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
+_FREEZING = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # as `torch.nn.Module.double` does
 
 
@@ -467,10 +469,10 @@ class _Uncompiled(Decided):
         self._tangents = tangents
         self._directions = directions
         self._tape = Tape(directions)
-        self._parts = defaultdict[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]](list)
-        """Maps what parameters show the memory of, as a rule themselves, to these, each with its tangent."""
-        for parameter, direction in directions.items():
-            self._parts[whole_of(parameter)].append((parameter, direction))
+        self._parts = defaultdict[torch.Tensor, list[torch.Tensor]](list)
+        """Maps what parameters show the memory of, as a rule themselves, to these."""
+        for parameter in directions:
+            self._parts[whole_of(parameter)].append(parameter)
         self._versions = {whole: version_of(whole) for whole in self._parts}
         tangents.are_late = True
         if not self._tape.begins_late():
@@ -482,7 +484,12 @@ class _Uncompiled(Decided):
             self._tangents.are_late = False
             self._tape.end()
             torch.clear_autocast_cache()  # it may hold casts of the parameters from before they had tangents
-            _give_tangents(self._directions)
+            self._move(self._directions)
+
+    def _move(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Give parameters their tangents: their directions, or 0 where they are frozen."""
+        v = self._directions
+        _give_tangents({x: v[x] if x.requires_grad else torch.zeros_like(v[x]) for x in parameters})
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiled():
@@ -496,6 +503,8 @@ class _Uncompiled(Decided):
         if func in BACKWARD and not (kwargs or {}).get("create_graph"):
             self._losses.settle(self.complete)
         result = self._called(func, types, args, kwargs)
+        if func in _FREEZING and args[0] in self._directions and not self._tangents.are_late:
+            self._move(args[:1])
         # What overwrites a parameter or a part of it, as `torch.nn.init` and ``w[0] = 0`` do, overwrites its tangent.
         for overwritten in operands(result, *args[:1]):
             if isinstance(overwritten, torch.Tensor) and (whole := whole_of(overwritten)) in self._versions:
@@ -510,6 +519,8 @@ class _Uncompiled(Decided):
             args = (args[0], self._tape.apart_from(args[1]))
         if func is torch.Tensor.retain_grad:
             self._tape.retain(args[0])
+        if func in _FREEZING and args[0] in self._directions:
+            self._tape.hold(args[0])
         call = functools.partial(super().__torch_function__, func, types, args, kwargs)
         if self._tangents.are_late and waits(PINNED.get(func, func), args, kwargs or {}, tensors):
             with contextlib.suppress(LateTangentError):
@@ -521,6 +532,7 @@ class _Uncompiled(Decided):
             with without_forward_mode():
                 result = call()
             self._tape.end()
+            self._tape.note(result)
             return result
         # torch.func allows `requires_grad_` in a block of its own, which a backward pass would end.
         if (self._tangents.are_late or not self._tape.is_empty()) and func is not torch.Tensor.requires_grad_:
@@ -532,6 +544,8 @@ class _Uncompiled(Decided):
     def complete(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
         """Give a tensor, and the parameters, the tangents that they lack."""
         self._give_late_tangents()
+        if torch.is_grad_enabled() and not propagates_tangents():  # in a ``jvp``, whose numbers are tangents
+            return ()
         if x.requires_grad and not moves(x) and x.layout is torch.strided and self._tape.lacks_tangent(x):
             refuse_without_jvp(x)
             _give_tangents(self._tape.tangents_of(x))
@@ -557,9 +571,8 @@ class _Uncompiled(Decided):
     def _restore_tangents(self, whole: torch.Tensor) -> None:
         if self._versions[whole] != (version := version_of(whole)):
             self._versions[whole] = version
-            parts = self._parts[whole]
             # A write to what is no leaf is a part of the program, where gradients are recorded.
-            _give_tangents({part: tangent for part, tangent in parts if part.is_leaf or not torch.is_grad_enabled()})
+            self._move(x for x in self._parts[whole] if x.is_leaf or not torch.is_grad_enabled())
 
 
 def _give_tangents(tangents: Mapping[torch.Tensor, torch.Tensor]) -> None:

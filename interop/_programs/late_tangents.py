@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
@@ -45,8 +45,6 @@ from jaxclamp import OPS
 
 Tensor = torch.Tensor
 
-_PUSHES_ALONE = 3
-"""The tensors of a block that get their tangents one by one."""
 _BLOCKS_AFTER_A_TIE = 15
 _TIED: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
 """Maps the first of several parameters to how many blocks begin with tangents, since those of one came late.
@@ -63,13 +61,14 @@ class Tape:
 
     def __init__(self, directions: Mapping[Tensor, Tensor]) -> None:
         self._directions = directions
+        self._ends: dict[Tensor, Any] = {x: x for x in directions}
+        """Maps each parameter to where reverse passes find its gradient."""
         self._begin = self._end = next_number()
         self._is_pushing = False
         self._apart = set[int]()
-        """The nodes made later that are known not to be made of those on the tape."""
+        """The nodes known not to be made of those on the tape, or to be of no use, as they are freed."""
         self._retained: list[weakref.ref[Tensor]] = []
         self._results: list[weakref.ref[Tensor]] = []
-        self._pushes = 0
 
     def begins_late(self) -> bool:
         """Return whether the block is to begin without tangents, which takes parameters without hooks, on the CPU."""
@@ -81,6 +80,11 @@ class Tape:
     def end(self) -> None:
         """Note that what is computed from here on has tangents, if it moves."""
         self._end = next_number()
+
+    def hold(self, parameter: Tensor) -> None:
+        """Note that the parameter may be frozen, after which only its edge tells where its gradient is."""
+        if parameter.requires_grad:
+            self._ends[parameter] = get_gradient_edge(parameter)
 
     def is_empty(self) -> bool:
         return self._begin == self._end
@@ -105,49 +109,56 @@ class Tape:
     def note(self, result: Any) -> None:
         """Note what a function returned that was called without tangents."""
         for x in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(x, Tensor) and x.requires_grad:
+            if isinstance(x, Tensor) and x.requires_grad and x.layout is torch.strided and not is_transformed():
                 self._results.append(weakref.ref(x))
 
     def tangents_of(self, x: Tensor) -> dict[Tensor, Tensor]:
         """Map the tensor, or what it shows if it is a view, to its tangent, if the tape still has it.
 
-        A loop may ask for the states of a recurrent network one by one. So from the fourth on all that the program
-        holds get theirs together.
+        So are all results that the program holds and that lack theirs: a loop may ask for one after the other.
         """
-        self._pushes += 1
-        held = list[Tensor]()
-        if self._pushes > _PUSHES_ALONE:
-            held = [whole_of(y) for y in (reference() for reference in self._results) if y is not None and not moves(y)]
-            self._results.clear()
         whole = whole_of(x)
-        for tensors in ([whole, *(y for y in held if y.grad_fn)], [whole]):
-            try:
-                tangents = self._pushed_forward(list(dict.fromkeys(tensors)))
-            except RuntimeError as error:
-                # A backward pass has freed the nodes, or a write has changed what they need. So no gradient will reach
-                # x, and it counts as a constant.
-                words = ("second time", "modified by an inplace operation")
-                if len(tensors) == 1 and not any(map(str(error).__contains__, words)):
-                    raise
-            else:
-                _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
-                return tangents
-        return {}
+        held = (whole_of(y) for y in (reference() for reference in self._results) if y is not None and not moves(y))
+        tensors = dict.fromkeys((whole, *(y for y in held if y.grad_fn)))
+        self._results.clear()
+        tangents = self._found([*tensors], whole)
+        if whole in tangents:
+            _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
+        elif x.grad_fn:
+            self._apart.add(number_of(x.grad_fn))
+        return tangents
+
+    def _found(self, tensors: Sequence[Tensor], asked: Tensor) -> dict[Tensor, Tensor]:
+        try:
+            return self._pushed_forward(tensors)
+        except RuntimeError as error:
+            if len(tensors) > 1:
+                half = len(tensors) // 2
+                return self._found(tensors[:half], asked) | self._found(tensors[half:], asked)
+            # A backward pass has freed the nodes, or a write has changed what they need. So no gradient will reach
+            # the tensor, and it counts as a constant.
+            words = ("second time", "modified by an inplace operation")
+            if tensors[0] is asked and not any(map(str(error).__contains__, words)):
+                raise
+            return {}
 
     def _pushed_forward(self, tensors: Sequence[Tensor]) -> dict[Tensor, Tensor]:
         # What the reverse passes save is none of a checkpoint's around them, nor to be moved to another device.
         apart = saved_tensors_hooks(_as_it_is, _as_it_is) if top_hooks() else contextlib.nullcontext()
         with self._pushing(), torch.enable_grad(), without_forward_mode(), apart:
             u = [torch.zeros_like(x, requires_grad=True) for x in tensors]
-            pulled = torch.autograd.grad(tensors, list(self._directions), u, create_graph=True, allow_unused=True)
+            pulled = torch.autograd.grad(tensors, list(self._ends.values()), u, create_graph=True, allow_unused=True)
+            if all(part is None for part in pulled):  # made of no parameter
+                return {}
             terms = [
                 (part * v).sum()
                 for part, v in zip(pulled, self._directions.values(), strict=True)
                 if part is not None and part.requires_grad
             ]
-            # Of several, some may be made of no parameter.
-            slopes = torch.autograd.grad(terms, u, materialize_grads=len(u) > 1) if terms else u
-            return dict(zip(tensors, slopes, strict=True))
+            slopes: Sequence[Any] = torch.autograd.grad(terms, u, allow_unused=True) if terms else [None] * len(u)
+            if len(u) == 1:  # of several, some may be made of no parameter, which is found when they are asked for
+                slopes = [u[0] if slopes[0] is None else slopes[0]]
+            return {x: slope for x, slope in zip(tensors, slopes, strict=True) if slope is not None}
 
     @contextlib.contextmanager
     def _pushing(self) -> Iterator[None]:
@@ -192,6 +203,7 @@ def waits(
         and top_hooks() is None  # a checkpoint would compute again
         and all(map(is_plain, active))
         and kwargs.get("approximate") != "tanh"  # of gelu, whose slope is NaN at large numbers
+        and kwargs.get("padding_idx") is None  # of embedding, whose row moves and gets no gradient
     )
 
 
@@ -266,6 +278,6 @@ _READING = frozenset(
         *BACKWARD,
         *_named(_NAMES_OF_READING),
         *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
-        Tensor.grad.__set__,  # type: ignore[union-attr]  # as `zero_grad` does
+        *(getattr(Tensor, name).__set__ for name in ("grad", "requires_grad")),  # as `zero_grad` does
     )
 )

@@ -13,6 +13,7 @@ from torch.nn import functional
 import interop
 from interop._programs.late_tangents import Tape
 from interop._programs.order import are_late
+from jaxclamp import UndecidedWarning
 
 Tensor = torch.Tensor
 AT, V = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64), torch.tensor([1.0, -1.0, 2.0, -0.5]).double()
@@ -82,6 +83,29 @@ class OfNumPy(torch.autograd.Function):
         return tangent @ TURN
 
 
+class Product(torch.autograd.Function):
+    """A function whose ``jvp`` computes with tangents that are made of parameters themselves."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        return cotangent * y, cotangent * x
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor, dy: Tensor) -> Tensor:
+        x, y = ctx.saved_tensors
+        return dx * y + x * dy
+
+
 def overwritten(x: Tensor) -> Tensor:
     y = x * 2.0
     y += x @ TURN
@@ -148,6 +172,18 @@ def functions_across_the_tie(x: Tensor) -> Tensor:
     return tied + kinked(before) + sum(map(kinked, of_unseen)) + kinked(Turned.apply(x @ TURN))
 
 
+def multiplied(x: Tensor) -> Tensor:
+    y = x.sin()
+    tied = kinked(x)
+    return tied + kinked(Product.apply(x * y, x + 1))
+
+
+def padded(x: Tensor) -> Tensor:
+    """The row of ``padding_idx`` gets no gradient, and moves."""
+    rows = functional.embedding(torch.tensor([0, 1]), x.unflatten(0, (2, 2)), padding_idx=0)
+    return kinked(rows[0] - 0.25 * x[2:]) + kinked(rows[1])
+
+
 def scripted_across_the_tie(x: Tensor) -> Tensor:
     before, kept = scripted(x), x * 3.0
     tied = kinked(x)
@@ -199,6 +235,8 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "a hook": hooked,
     "parameters that are not named": beside_what_is_not_named,
     "functions that the block does not see": functions_across_the_tie,
+    "a function of two operands": multiplied,
+    "an embedding with padding": padded,
     "TorchScript": scripted_across_the_tie,
     "a block of min_norm": interop.min_norm(lambda x: kinked(x @ TURN) + torch.clamp(x, 0.0, 1.0) @ WEIGHTS),
     "counted ties": counted,
@@ -225,6 +263,19 @@ def gradient(program: Callable[[Tensor], Tensor], shift: float) -> Tensor:
     return torch.autograd.grad(program(w - AT), w)[0]
 
 
+@pytest.fixture
+def pushes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For how many tensors each pair of reverse passes looked for tangents."""
+    pushed_forward, numbers = Tape._pushed_forward, list[int]()
+
+    def counted(tape: Tape, tensors: Any) -> Any:
+        numbers.append(len(tensors))
+        return pushed_forward(tape, tensors)
+
+    monkeypatch.setattr(Tape, "_pushed_forward", counted)
+    return numbers
+
+
 @pytest.mark.filterwarnings("ignore:Using backward")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -233,6 +284,16 @@ def test_gradients_are_those_nearby(name: str) -> None:
     with interop.along(w, direction=V):
         PROGRAMS[name](w - AT).backward()
     torch.testing.assert_close(w.grad, gradient(PROGRAMS[name], 1e-9), atol=1e-5, rtol=1e-5)
+
+
+def test_what_is_not_named_has_choices_of_torch() -> None:
+    w, other = torch.nn.Parameter(AT.clone()), torch.nn.Parameter(AT.clone())
+    with interop.along(w):
+        y, z = (other - AT) * 2.0, (w - AT) * 2.0
+        tied = kinked(z)
+        with pytest.warns(UndecidedWarning, match="abs is on a tie"):
+            (tied + y.abs().sum() + torch.round(z).abs().sum()).backward()
+    assert other.grad.tolist() == [0.0] * 4
 
 
 def test_without_a_tie_nothing_gets_a_tangent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,14 +314,47 @@ def test_without_a_tie_nothing_gets_a_tangent(monkeypatch: pytest.MonkeyPatch) -
     assert not given
 
 
-def test_choices_behind_a_backward_pass_are_left_to_torch() -> None:
-    """It has freed the tape, so that no gradient depends on them."""
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("freeze", [Tensor.requires_grad_, Tensor.requires_grad.__set__])  # type: ignore[attr-defined]
+def test_a_parameter_that_is_frozen_stands_still(
+    freeze: Callable[[Tensor, bool], Any], is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(x: Tensor, y: Tensor, frozen: Tensor, freeze: Callable[[Tensor, bool], Any]) -> Tensor:
+        before = x - y * 2.0
+        freeze(y, False)
+        between = x - frozen * 2.0
+        total = kinked(before) + kinked(between)
+        freeze(y, True)
+        slopes = torch.func.grad(lambda z: (z * z * between).sum())(x - y + 1.0)
+        return total + sum(map(kinked, (before, -between, slopes, x - y * 2.0)))
+
+    def parameters(shift: float) -> list[Tensor]:
+        return [torch.nn.Parameter(x) for x in (shift * V, shift * -0.75 * V.flip(0))]
+
+    monkeypatch.setattr(Tape, "begins_late", lambda _: is_late)
+    at, nearby = parameters(0.0), parameters(1e-9)
+    with interop.along(at, direction=[V, -0.75 * V.flip(0)]):
+        program(*at, at[1], freeze).backward()
+    expected = torch.autograd.grad(program(*nearby, torch.zeros(4).double(), lambda *_: None), nearby)
+    torch.testing.assert_close([x.grad for x in at], [*expected], atol=1e-5, rtol=1e-5)
+
+
+def test_choices_behind_a_backward_pass_are_left_to_torch(pushes: list[int]) -> None:
+    """It has freed the tape, so that no gradient depends on them. What it has not freed has its tangents."""
     w = torch.nn.Parameter(AT.clone())
-    with interop.along(w):
-        scores = (w - AT) @ TURN * w
+    with interop.along(w, direction=V):
+        scores, kept = (w - AT) @ TURN * w, [(w - AT) @ TURN * i for i in range(1, 9)]
         scores.sum().backward()
+        w.grad = None
         best = scores.argmax()
         assert (scores.detach() <= scores.detach()[best]).all()
+        asked = len(pushes)
+        assert scores.argmax() == best
+        assert len(pushes) == asked
+        sum(map(kinked, kept)).backward()
+    assert len(pushes) <= 8
+    of_kept = gradient(lambda x: sum(kinked(x @ TURN * i) for i in range(1, 9)), 1e-9)
+    torch.testing.assert_close(w.grad, of_kept, atol=1e-5, rtol=1e-5)
 
 
 def test_a_tape_that_is_retained_has_tangents() -> None:
@@ -287,27 +381,33 @@ def test_a_function_may_be_what_asks_first() -> None:
     torch.testing.assert_close(w.grad, torch.autograd.grad(program(nearby), nearby)[0], atol=1e-5, rtol=1e-5)
 
 
-def test_what_a_loop_computed_gets_its_tangents_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_steps(x: Tensor) -> Tensor:
+    states = [OTHER * 2.0, x]
+    for _ in range(8):
+        states.append((states[-1] @ TURN).sin())
+    return sum(map(kinked, reversed(states)))
+
+
+def of_inner_steps(x: Tensor) -> Tensor:
+    inner, total = (x @ TURN, x * 2.0, x), kinked(x)
+    for _ in range(4):
+        loss = torch.stack(inner).sin().square().sum()
+        gradients = torch.autograd.grad(loss, inner, create_graph=True)
+        inner = tuple(y - 0.1 * slope for y, slope in zip(inner, gradients, strict=True))
+        total = total + sum(map(kinked, inner))
+    return total
+
+
+@pytest.mark.parametrize(("program", "most"), [(in_steps, 2), (of_inner_steps, 5)])
+def test_what_a_loop_computed_gets_its_tangents_at_once(
+    program: Callable[[Tensor], Tensor], most: int, pushes: list[int]
+) -> None:
     """Two reverse passes for each of n states would take a time of n squared."""
-    pushed_forward, calls = Tape._pushed_forward, list[int]()
-
-    def counted(tape: Tape, tensors: Any) -> Any:
-        calls.append(len(tensors))
-        return pushed_forward(tape, tensors)
-
-    def in_steps(x: Tensor) -> Tensor:
-        states = [x, OTHER * 2.0]
-        for _ in range(8):
-            states.append((states[-2] @ TURN).sin())
-        return sum(map(kinked, reversed(states)))
-
-    monkeypatch.setattr(Tape, "_pushed_forward", counted)
     w = torch.nn.Parameter(AT.clone())
     with interop.along(w, direction=V):
-        in_steps(w - AT).backward()
-    torch.testing.assert_close(w.grad, gradient(in_steps, 1e-9), atol=1e-5, rtol=1e-5)
-    assert calls[:3] == [1, 1, 1]
-    assert len(calls) == 4
+        program(w - AT).backward()
+    torch.testing.assert_close(w.grad, gradient(program, 1e-9), atol=1e-5, rtol=1e-5)
+    assert len(pushes) <= most
 
 
 def test_gradients_that_are_retained_are_those_of_the_program() -> None:
