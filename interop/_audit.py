@@ -26,6 +26,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from interop._bridge.arrays import tensor_over
 from interop._terminal import WIDTH
@@ -423,6 +424,7 @@ class _Watching(ties, Block):  # for the line and the module of a call, which `t
     def __init__(self, watched: Collection[Callable[..., Any]], uncovered: Mapping[Callable[..., Any], str]) -> None:
         super().__init__()
         self.calls: list[_Call] = []
+        self._handles: list[RemovableHandle] = []
         self.derivatives: set[Callable[..., Any]] = set()
         # Exported programs call operators, torch.ops.aten.clamp.default.
         operators = {operator: f for f in watched for operator in operators_named(f.__name__)}
@@ -430,12 +432,13 @@ class _Watching(ties, Block):  # for the line and the module of a call, which `t
         self._uncovered = uncovered
 
     def __enter__(self) -> Self:
-        self._handle = register_module_forward_pre_hook(lambda module, _: _refuse_script(module))
+        # Where a checkpoint computes again, the block may be entered within itself.
+        self._handles.append(register_module_forward_pre_hook(lambda module, _: _refuse_script(module)))
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._handle.remove()
+        self._handles.pop().remove()
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)

@@ -167,6 +167,7 @@ def test_a_step_with_a_checkpoint(reentrant: bool) -> None:
 
     (change,) = audit(step, **FORWARD).changes
     assert (change.line.tied, change.line.elements) == (2, 5)
+    assert not torch.nn.modules.module._global_forward_pre_hooks  # none that the audit has put there is left
 
 
 @pytest.mark.parametrize("state", [torch.no_grad(), torch.inference_mode()])
