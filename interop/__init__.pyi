@@ -10,7 +10,8 @@ from interop._audit import Audit, ChangedLine, Effect, audit
 from interop._bridge.arrays import jax_to_torch, torch_to_jax
 from interop._bridge.wrap import wrap_for_torch
 from interop._checks.gradcheck import gradcheck
-from interop._programs.gradients import along, directional_derivative, grad, subdifferential
+from interop._programs.along import along
+from interop._programs.gradients import directional_derivative, grad, subdifferential
 from interop._transforms.as_of import as_of
 from interop._transforms.min_norm import min_norm
 from interop._transforms.ranks import sum_over_ranks

@@ -303,7 +303,7 @@ def test_without_a_tie_nothing_gets_a_tangent(monkeypatch: pytest.MonkeyPatch) -
         *(torch.nn.Flatten(), torch.nn.Linear(8, 4)),
     )
     given = []
-    monkeypatch.setattr("interop._programs.gradients._give_tangents", given.append)
+    monkeypatch.setattr("interop._programs.along._give_tangents", given.append)
     with interop.along(model):
         scores = model(torch.rand(2, 1, 8, 8)).clamp(-1.0, 1.0)
         loss = functional.cross_entropy(scores, torch.tensor([0, 3])) + 1e-3 * sum(

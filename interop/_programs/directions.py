@@ -1,0 +1,81 @@
+"""Checks what whole programs are differentiated by and along which direction, and draws directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from interop._torch.private_api import (
+    flattened,
+    is_transformed,
+    is_without_numbers,
+    sharding_of,
+    unflattened,
+    without_transformations,
+)
+
+Tree: TypeAlias = Any
+
+
+def leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
+    leaves, _ = flattened(tree)
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+            raise TypeError(f"{name}: {what} has a leaf of {kind}; pass floating-point tensors.")
+        if leaf.dtype.itemsize == 1:
+            raise TypeError(
+                f"{name}: {what} has a tensor of {leaf.dtype}, of which torch adds up nothing; pass one of 16 bits or "
+                "more, and convert it in the function."
+            )
+        if leaf.is_nested or leaf.layout is not torch.strided:
+            raise TypeError(
+                f"{name}: {what} has a tensor that is {'nested' if leaf.is_nested else leaf.layout}, of which torch "
+                "carries no tangents; pass a dense one, and convert it in the function."
+            )
+        if is_without_numbers(leaf):
+            raise TypeError(
+                f"{name}: {what} has a fake tensor, or one on the meta device, without numbers to choose by; pass "
+                "tensors that have numbers."
+            )
+        if sharding := sharding_of(leaf):
+            raise TypeError(
+                f"{name}: {what} has a tensor that {sharding} has cut into parts, of which torch carries no tangents; "
+                "take the gradient of the whole model, in one process or in DistributedDataParallel."
+            )
+    return leaves
+
+
+def check_direction(name: str, tree: Tree, what: str, directions: Tree, argument: str) -> None:
+    leaves = leaves_of(name, tree, what)
+    (_, structure), (tangents, structure_of_tangents) = flattened(tree), flattened(directions)
+    if len(tangents) != len(leaves):
+        raise ValueError(f"{name}: {what}: {len(leaves)} tensors, {argument}: {len(tangents)}; pass one for each.")
+    if structure != structure_of_tangents:
+        raise ValueError(f"{name}: {argument} has the structure {structure_of_tangents}, and {what} {structure}.")
+    for leaf, tangent in zip(leaves, tangents, strict=True):
+        if not isinstance(tangent, torch.Tensor):
+            raise ValueError(f"{name}: {argument} has {tangent!r}; pass tensors, of the shapes and dtypes of {what}.")
+        for attribute in ("shape", "dtype", "device"):
+            has, needs = getattr(tangent, attribute), getattr(leaf, attribute)
+            if has != needs:
+                raise ValueError(f"{name}: {argument} has a tensor of {attribute} {has}, where {what} has {needs}.")
+
+
+def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generator | None) -> Tree:
+    sources: dict[torch.device, torch.Generator] = {}
+    drawn = []
+    for leaf in leaves:
+        source = generator or sources.setdefault(leaf.device, torch.Generator(leaf.device).manual_seed(0))
+        with without_transformations():  # a vmap would refuse to draw
+            draw = torch.randn(leaf.shape, dtype=leaf.dtype, device=source.device, generator=source).to(leaf.device)
+        # Where points are a batch, so are their directions: what overwrites one overwrites the other.
+        drawn.append(torch.zeros_like(leaf) + draw if is_transformed() else draw)
+    return unflattened(flattened(like)[1], drawn)
+
+
+def refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:
+    if direction is not None and generator is not None:
+        raise ValueError(f"{name}: direction and generator are both given; pass direction, or a generator to draw one.")
