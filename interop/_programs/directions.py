@@ -20,6 +20,10 @@ Tree: TypeAlias = Any
 
 
 def leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
+    """Return the leaves of a tree; raise unless all are tensors of which torch carries tangents.
+
+    ``name`` is the function that a user calls, and ``what`` the argument, for the error.
+    """
     leaves, _ = flattened(tree)
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
@@ -49,6 +53,7 @@ def leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
 
 
 def check_direction(name: str, tree: Tree, what: str, directions: Tree, argument: str) -> None:
+    """Raise unless the directions are tensors in the structure of the tree, of the same shapes, dtypes and devices."""
     leaves = leaves_of(name, tree, what)
     (_, structure), (tangents, structure_of_tangents) = flattened(tree), flattened(directions)
     if len(tangents) != len(leaves):
@@ -65,6 +70,7 @@ def check_direction(name: str, tree: Tree, what: str, directions: Tree, argument
 
 
 def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generator | None) -> Tree:
+    """Draw a tensor for each leaf, in the structure of ``like``; without a generator, the same each time."""
     sources: dict[torch.device, torch.Generator] = {}
     drawn = []
     for leaf in leaves:
@@ -77,5 +83,6 @@ def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torc
 
 
 def refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:
+    """Raise if the caller of the function of that name gave a direction, and a generator to draw one."""
     if direction is not None and generator is not None:
         raise ValueError(f"{name}: direction and generator are both given; pass direction, or a generator to draw one.")

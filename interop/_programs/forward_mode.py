@@ -54,6 +54,7 @@ def named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
 
 
 def refuse_here(name: str) -> None:
+    """Raise in a compiled function, and where forward mode is at work already, outside of torch.func."""
     if torch.compiler.is_compiling():
         raise RuntimeError(COMPILED.format(name))
     if is_forward_mode() and not is_transformed():  # the levels of torch.func nest

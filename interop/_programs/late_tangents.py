@@ -121,24 +121,27 @@ class Tape:
         held = (whole_of(y) for y in (reference() for reference in self._results) if y is not None and not moves(y))
         tensors = dict.fromkeys((whole, *(y for y in held if y.grad_fn)))
         self._results.clear()
-        tangents = self._found([*tensors], whole)
+        tangents = self._pushed_where_possible([*tensors], whole)
         if whole in tangents:
             _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
         elif x.grad_fn:
             self._apart.add(number_of(x.grad_fn))
         return tangents
 
-    def _found(self, tensors: Sequence[Tensor], asked: Tensor) -> dict[Tensor, Tensor]:
+    def _pushed_where_possible(self, tensors: Sequence[Tensor], needed: Tensor) -> dict[Tensor, Tensor]:
+        """Map those of the tensors that the tape still has to their tangents; a choice needs the one that is named."""
         try:
             return self._pushed_forward(tensors)
         except RuntimeError as error:
             if len(tensors) > 1:
                 half = len(tensors) // 2
-                return self._found(tensors[:half], asked) | self._found(tensors[half:], asked)
+                parts = tensors[:half], tensors[half:]
+                first, second = (self._pushed_where_possible(part, needed) for part in parts)
+                return first | second
             # A backward pass has freed the nodes, or a write has changed what they need. So no gradient will reach
             # the tensor, and it counts as a constant.
             words = ("second time", "modified by an inplace operation")
-            if tensors[0] is asked and not any(map(str(error).__contains__, words)):
+            if tensors[0] is needed and not any(map(str(error).__contains__, words)):
                 raise
             return {}
 

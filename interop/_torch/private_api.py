@@ -156,6 +156,7 @@ def running_modules() -> list[torch.nn.Module]:
 
 
 _CALLS_MODULE = torch.nn.Module._call_impl.__code__
+"""The code that calls a module, whose frames have the module as ``self``."""
 
 
 COMPILED = "{} cannot run in a compiled function; call it outside of torch.compile."

@@ -162,6 +162,7 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
         return (*line_of_user(), self._name(modules[0], modules[-1]) if modules else "")
 
     def _name(self, module: torch.nn.Module, outermost: torch.nn.Module) -> str:
+        """Return the name of a module in the outermost that is running, or that of its class if it has none there."""
         names = self._names.get(outermost, {})
         if module not in names:
             names = {inner: path_as_written(path) for path, inner in outermost.named_modules()}
