@@ -8,43 +8,20 @@ function enters: for ``relu(x) - relu(-x)`` at 0 along the direction 1 the piece
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn, jaxpr_as_fun
-from jax.extend.core import primitives as p
 from jax.flatten_util import ravel_pytree
 
-from jaxclamp._jax_versions import expanded, high_level
-from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
-from jaxclamp._programs.constant_factors import constant_beside_0
-from jaxclamp._programs.defined_branches import with_defined_branches
-from jaxclamp._programs.dependence import parted_by_motion, without_choices_behind
+from jaxclamp._programs.decided import DecidedProgram
+from jaxclamp._programs.directions import check_direction, random_direction, varying_as
 from jaxclamp._programs.nan_gradients import mended
-from jaxclamp._programs.open_primitives import opened
-from jaxclamp._programs.ranges import has_slopes_without_bound
-from jaxclamp._programs.solves import operator_jumps, solved
-from jaxclamp._rules.extremum import widened
-from jaxclamp._rules.operands import check_addressable, check_function, is_floating, positions_of
+from jaxclamp._rules.operands import check_addressable, check_function, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
-from jaxclamp._transforms.jaxprs import (
-    WITH_BODIES,
-    Descend,
-    computed,
-    equations,
-    inlined,
-    moved_on,
-    needed,
-    split,
-    transformed,
-)
-from jaxclamp._transforms.source_lines import place
-from jaxclamp._transforms.sums import constant_at_minus_infinity, norms_as_calls
-from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, NOT_ENTERED, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
+from jaxclamp._transforms.jaxprs import split
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,8 +78,8 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     (2008), chapter 14.
     """
     check_function("directional_derivative", fun)
-    program = _Program(fun)
-    value, derivative = jax.jvp(program.run, primals, _varying(tangents, primals))
+    program = DecidedProgram(fun)
+    value, derivative = jax.jvp(program.run, primals, varying_as(tangents, primals))
     return program.result(value, *primals), derivative
 
 
@@ -284,258 +261,6 @@ def _check_values(tree: Tree) -> None:
         raise TypeError("subdifferential: the search takes values; call it outside of jit, vmap and grad.")
 
 
-class _Program(Generic[P, R]):
-    """A function whose choices are decided by the tangents in forward mode."""
-
-    def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset(), for_gradient: bool = False) -> None:
-        self._fun = fun
-        self._for_gradient = for_gradient
-        """Whether the tangents only decide choices, so that no derivative of them is needed."""
-        self._within = within
-        """The functions in whose ``custom_jvp`` rules ``fun`` is called, as text: by these the recursion ends."""
-        self.moves: Sequence[bool] = ()
-        """Of each array among the arguments, whether it moves; empty if all do."""
-        # These are known once ``run`` has been called, since it is then that the function is traced.
-        self._is_discrete = False
-        self.has_slopes_without_bound = False
-        self._without_choices_behind: list[JaxprEqn] = []
-        self._standing_still: dict[int, JaxprEqn] = {}
-        self.run: Callable[P, R] = transformed(fun, self._replace, self._prepared)
-
-    def result(self, result: R, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return what the function returns, where ``run`` has returned ``result``.
-
-        They differ if some choice has a discrete result, by which ``run`` takes another branch.
-        """
-        return self._fun(*args, **kwargs) if self._is_discrete else result
-
-    def _prepared(self, jaxpr: Any) -> Any:
-        """Return the program that is to be rewritten, and note what derivatives of it have to know.
-
-        It lacks the equations that no result needs: in a derivative rule, those that only compute the value. Norms of
-        several equations are calls in it.
-        """
-        jaxpr = needed(jaxpr)
-        self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
-        jaxpr = norms_as_calls(constant_at_minus_infinity(jaxpr))
-        self._without_choices_behind = without_choices_behind(jaxpr, self._moves_by_its_body)
-        # Of finite numbers and slopes no branch is NaN. A derivative rule is linear in its tangents, and a look at them
-        # would not be.
-        if self.has_slopes_without_bound and not self._within:
-            jaxpr = with_defined_branches(jaxpr)
-        moves = self.moves or [True] * len(jaxpr.invars)
-        jaxpr, self._standing_still = parted_by_motion(jaxpr, moves, _is_replaced)
-        return jaxpr
-
-    def _moves_by_its_body(self, eqn: JaxprEqn) -> bool:
-        """Return whether ``eqn`` calls a function with a rule that forward mode cannot take, or that might never end.
-
-        A ``custom_vjp`` has no rule for forward mode. Rules do not end where one calls its own function, or another one
-        each time: in JAX 0.12 the rule of the Bessel function ``i0`` asks for ``i1``, and that of ``i1`` for a next
-        one. So no rule is taken within itself, nor within a rule that is in a rule.
-        """
-        if eqn.primitive is p.custom_vjp_call_p:
-            return True
-        return _has_own_rule(eqn) and (len(self._within) >= 2 or _function(eqn) in self._within)
-
-    def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
-        if id(eqn) in self._standing_still:
-            # Another derivative, around this one, may move it: of a choice that is decided here it has no transpose.
-            return [eqn]
-        # The first that fits counts. A norm, or x log y, may be a custom_jvp: so they come before functions with rules.
-        if norm := norm_along_direction(eqn):
-            return inlined(norm, eqn)
-        if constant := constant_beside_0(eqn):
-            return inlined(constant, eqn)
-        if self._moves_by_its_body(eqn):
-            return inlined(self._moving(eqn), eqn)
-        if _has_own_rule(eqn):
-            return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}, self._moved), eqn)
-        # A condition without equations is the bool that a rewritten loop carries: rewriting that again would not end.
-        if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
-            carrying_the_condition = inlined(_carrying_the_condition(eqn), eqn)
-            return [new for inner in carrying_the_condition for new in self._replace(inner, descend)]
-        if self._for_gradient and eqn.primitive in _DIFFERENTIATED_ONCE:
-            return inlined(_with_constant_tangent(eqn), eqn)
-        if reason := UNDECIDED.get(eqn.primitive.name):
-            return inlined(_warned_of(eqn, reason), eqn)
-        if eqn.primitive is p.linear_solve_p:
-            self._is_discrete |= operator_jumps(eqn)
-            # Unless the operator jumps, the piece calls the solver as it is, and its results are those of ``eqn``. To
-            # keep these beside it would read the right-hand side as a constant, of which JAX has no transpose where
-            # that is a tangent.
-            return inlined(entering(eqn, solved(eqn, self._decided), with_jumps=True), eqn)
-        if program := opened(eqn):
-            decided_inside = self._decided(program)
-            self._is_discrete = True  # what is inside may jump
-            return inlined(entering(eqn, lambda *_: decided_inside, with_jumps=True), eqn)
-        if not chooses(eqn):
-            is_entered = eqn.primitive.name in WITH_BODIES or not any(map(chooses, equations(eqn)))
-            return descend(eqn) if is_entered else inlined(_warned_of(eqn, NOT_ENTERED), eqn)
-        self._is_discrete |= jumps(eqn)
-        return inlined(decided(eqn), eqn)
-
-    def _decided(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        return transformed(program, self._replace)
-
-    def _moved(self, fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
-        """Return how the result of ``fun`` moves.
-
-        Unless that is a result, it has no derivative: so a kernel, or a callback in a rule, needs no second one.
-        """
-        if self._for_gradient:
-            primals, tangents = jax.lax.stop_gradient((primals, tangents))
-        return jax.jvp(fun, primals, tangents)[1]
-
-    def _moving(self, eqn: JaxprEqn) -> Callable[..., Any]:
-        """Return a call of a function with its own rule; in forward mode, the function's body is differentiated.
-
-        In reverse mode the author's rule still counts.
-        """
-        call = computed(eqn)
-        body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
-        moving = jax.custom_jvp(call)
-        matters = not any(eqn is candidate for candidate in self._without_choices_behind)
-
-        @moving.defjvp
-        def _(primals: Any, tangents: Any) -> Any:
-            try:
-                moved = self._moved(body, primals, tangents)
-            except Exception as error:  # a callback in it, for example
-                if _has_own_rule(eqn):
-                    if matters:
-                        warn(place(eqn), ASKS_FOR_ITSELF)
-                    return jax.jvp(call, primals, tangents)
-                error.add_note(
-                    "jaxclamp decides choices in forward mode, for which a jax.custom_vjp has no rule: the function "
-                    "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
-                )
-                raise
-            if matters and eqn.primitive is p.custom_vjp_call_p and _rounds(eqn):
-                warn(place(eqn), STRAIGHT_THROUGH)
-            return call(*primals), moved
-
-        return moving
-
-
-def _is_replaced(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn``, or an equation in it, may be replaced by one with a rule that depends on a direction."""
-    return any(
-        chooses(inner) or norm_along_direction(inner) or _has_own_rule(inner) or inner.primitive.name in UNDECIDED
-        for inner in equations(eqn)
-    )
-
-
-def _has_own_rule(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` calls a function with a rule for forward mode: a high-level primitive may have one too."""
-    moves = any(is_floating(var.aval) for var in eqn.outvars)
-    return eqn.primitive is p.custom_jvp_call_p or (high_level(eqn) is not None and moves)
-
-
-def _function(eqn: JaxprEqn) -> str:
-    """Return, as text, the function with a rule that ``eqn`` calls: a batched high-level primitive has no hash."""
-    return str(high_level(eqn) or eqn.params["call_jaxpr"])
-
-
-def _rounds(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` rounds numbers, by itself or in a program among its parameters."""
-    return any(inner.primitive.name in ROUNDING and is_floating(inner.invars[0].aval) for inner in equations(eqn))
-
-
-_DIFFERENTIATED_ONCE = (p.igamma_p, p.igammac_p, p.eig_p)
-"""Primitives whose slopes JAX does not differentiate: of an incomplete gamma function by its order, of eigenvalues."""
-
-
-def _with_constant_tangent(eqn: JaxprEqn) -> Callable[..., Any]:
-    """Return what ``eqn`` computes; to a derivative its tangent is a constant."""
-    call = computed(eqn)
-    with_constant_tangent = jax.custom_jvp(call)
-
-    @with_constant_tangent.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        return call(*primals), jax.jvp(call, jax.lax.stop_gradient(primals), tangents)[1]
-
-    return with_constant_tangent
-
-
-def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
-    """Return what ``eqn`` computes; who differentiates it is warned."""
-
-    @jax.custom_jvp
-    def differentiated(x: jax.Array) -> jax.Array:
-        return x
-
-    @differentiated.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        warn(place(eqn), f"{eqn.primitive}: {reason}")
-        return primals[0], tangents[0]
-
-    call = computed(eqn)
-    return lambda *operands: call(*(differentiated(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in operands))
-
-
-def _with_own_rule(eqn: JaxprEqn, within: frozenset[str], moved: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call of a ``custom_jvp``, with the choices in its rule decided along the direction.
-
-    The rule is a program as well. That of `jax.nn.relu` selects by ``x > 0``, and so gives the slope a small step away.
-    ``moved`` says how the result of a function moves.
-    """
-    call = computed(eqn)
-    with_rule_decided = jax.custom_jvp(call)
-
-    # There are two rules, one around the other. JAX requires a rule to be linear in its tangents, and choices are not:
-    # so the outer one hands the tangents in as a direction, among the operands of ``piece``. The rule of that is linear
-    # in the tangents, and by the direction alone it decides what the author's rule chooses.
-    @with_rule_decided.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        # Integers have tangents of float0, of which no array can be made: they stay behind, and are put back below.
-        tangents_that_move = [jax.lax.stop_gradient(v) for v in tangents if v.dtype != jax.dtypes.float0]
-
-        def of_primals(*primals: Any) -> Any:
-            return piece(primals, tangents_that_move)
-
-        return of_primals(*primals), moved(of_primals, primals, tangents)
-
-    @jax.custom_jvp
-    def piece(primals: Any, tangents_that_move: Any) -> Any:
-        return call(*primals)
-
-    @piece.defjvp
-    def _(operands: Any, tangents: Any) -> Any:
-        primals, tangents_that_move = operands[0], iter(operands[1])
-        along = tuple(v if v.dtype == jax.dtypes.float0 else next(tangents_that_move) for v in tangents[0])
-        rule = _Program(lambda *primals: jax.jvp(call, primals, tangents[0])[1], within)
-        return piece(*operands), jax.jvp(rule.run, primals, along)[0]
-
-    return with_rule_decided
-
-
-def _carrying_the_condition(eqn: JaxprEqn) -> Callable[..., Any]:
-    """Return a loop that computes its condition in the body, where choices in it can be decided.
-
-    JAX evaluates the condition of a loop without tangents.
-    """
-    of_condition, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    condition, body = (jaxpr_as_fun(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
-
-    def run(*operands: jax.Array) -> Any:
-        known, fixed = operands[:of_condition], operands[of_condition : of_condition + of_body]
-
-        # In the state the condition of each pass was computed by the one before.
-        def state_with(carry: list[jax.Array]) -> Any:
-            (holds,) = condition(*known, *carry)
-            return jnp.any(holds), holds, carry
-
-        def step(state: Any) -> Any:
-            _, holds, carry = state
-            return state_with(moved_on(holds, body(*fixed, *carry), carry))
-
-        first = list(operands[of_condition + of_body :])
-        return jax.lax.while_loop(lambda state: state[0], step, state_with(first))[2]
-
-    return run
-
-
 def _gradient(
     name: str,
     fun: Callable[..., Any],
@@ -543,12 +268,12 @@ def _gradient(
     has_aux: bool,
     direction: Tree,
     key: jax.Array | None,
-) -> tuple[_Program[..., Any], Callable[..., Any]]:
+) -> tuple[DecidedProgram[..., Any], Callable[..., Any]]:
     """Return the program, and a function that returns its gradient along a direction, its result and derivative."""
     check_function(name, fun)
     if direction is not None and key is not None:
         raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
-    program = _Program(fun, for_gradient=True)
+    program = DecidedProgram(fun, for_gradient=True)
     is_one = not isinstance(argnums, Sequence)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -559,10 +284,10 @@ def _gradient(
         # that are entered. Its gradient is that of these pieces.
         def primal(*active: Tree) -> Any:
             if direction is None:
-                tangents = _drawn(jax.random.key(0) if key is None else key, active)
+                tangents = random_direction(jax.random.key(0) if key is None else key, active)
             else:
                 tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
-                _check_direction(name, tangents, active)
+                check_direction(name, tangents, active)
 
             def of_active(*active: Tree) -> Any:
                 moved = dict(zip(positions, active, strict=True))
@@ -571,7 +296,7 @@ def _gradient(
                 result = program.run(*merged, **kwargs)
                 return result if has_aux else (result, None)
 
-            value, derivative, aux = jax.jvp(of_active, active, _varying(tangents, active), has_aux=True)
+            value, derivative, aux = jax.jvp(of_active, active, varying_as(tangents, active), has_aux=True)
             return value, ((value, aux) if has_aux else value, derivative)
 
         parts, result = jax.grad(primal, range(len(active)), has_aux=True)(*active)
@@ -582,50 +307,3 @@ def _gradient(
         return parts[0] if is_one else parts, result
 
     return program, gradient
-
-
-def _check_direction(name: str, direction: Tree, active: Tree) -> None:
-    """Raise unless a direction has the structure and the shapes of the arguments that are differentiated."""
-    structures = jax.tree.structure(direction), jax.tree.structure(active)
-    if structures[0] != structures[1]:  # type: ignore[operator]  # TreeDefs, for their stub perhaps None
-        raise ValueError(f"{name}: direction has the structure {structures[0]}, and the argument {structures[1]}.")
-    for has, needs in zip(*(map(jnp.shape, jax.tree.leaves(tree)) for tree in (direction, active)), strict=True):
-        if has != needs:
-            raise ValueError(f"{name}: direction has an array of shape {has}, where the argument has {needs}.")
-
-
-def _drawn(key: jax.Array, like: Tree) -> Tree:
-    """Return a tree of numbers between -1 and 1 that have nothing to do with each other.
-
-    A direction need not be random, it must only miss the edges between pieces. So the numbers 0, 1, 2, ... are mixed by
-    the last steps of MurmurHash3, which map no two of them to one, in a tenth of the time that `jax.random` takes.
-    """
-    leaves, structure = jax.tree.flatten(like)
-    seeds = jax.random.bits(key, (len(leaves),), "uint32")
-    return jax.tree.unflatten(structure, [_mixed(seed, leaf) for seed, leaf in zip(seeds, leaves, strict=True)])
-
-
-def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
-    if jnp.iscomplexobj(like):
-        return jax.lax.complex(_mixed(seed, jnp.real(like)), _mixed(~seed, jnp.imag(like)))
-    mixed = jax.lax.iota("uint32", math.prod(like.shape)).reshape(like.shape) + seed
-    # The numbers are those of MurmurHash3's last steps. Its last shift is followed by no factor: hence the 1.
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
-    # Mixed in float32 at least: of few numbers, many would be equal. From 0 .. 2^32 they go to -1 .. 1.
-    return (mixed.astype(widened(like.dtype)) * 2.0**-31 - 1).astype(like.dtype)
-
-
-def _varying(tangents: Tree, primals: Tree) -> Tree:
-    """Return the tangents. In a ``shard_map``, let each vary over the devices as its primal does: JAX requires that.
-
-    Tangents that do not fit their primals stay as they are: `jax.jvp` refuses them.
-    """
-
-    def varying(x: Any, v: Any) -> Any:
-        fits = jnp.shape(x) == jnp.shape(v) and jnp.result_type(x) == getattr(v, "dtype", jnp.result_type(x))
-        return jnp.zeros_like(x) + v if fits else v
-
-    leaves, structure = jax.tree.flatten(tangents)
-    points = jax.tree.leaves(primals)
-    return jax.tree.unflatten(structure, map(varying, points, leaves)) if len(points) == len(leaves) else tangents
