@@ -6,7 +6,8 @@ from typing import Any, Literal, overload
 import torch
 
 from interop import native, nn
-from interop._audit import Audit, ChangedLine, Effect, audit
+from interop._audit.audit import audit
+from interop._audit.report import Audit, ChangedLine, Effect
 from interop._bridge.arrays import jax_to_torch, torch_to_jax
 from interop._bridge.wrap import wrap_for_torch
 from interop._checks.gradcheck import gradcheck
