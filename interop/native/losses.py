@@ -18,6 +18,7 @@ from interop.native.decorators import public
 from interop.native.norms import norm
 from interop.native.selection import clamp_min, minimum
 from jaxclamp import Convention
+from jaxclamp._shared.version_derivatives import Version
 
 Tensor = torch.Tensor
 
@@ -35,8 +36,10 @@ def normalize(
     """`torch.nn.functional.normalize`."""
     if out is not None or not is_active(input):
         return functional.normalize(input, p, dim, eps, out)
-    # This norm has second derivatives at 0, where the quotient is linear: those of torch's own are NaN.
-    return input / clamp_min(norm(input, p, dim, keepdim=True), eps, ties=ties).expand_as(input)
+    # Ours has second derivatives at 0, where the quotient is linear: those of torch's own are NaN. Away from 0 the two
+    # round otherwise, and a version of torch has torch's.
+    length = torch.norm if isinstance(ties, Version) else norm
+    return input / clamp_min(length(input, p, dim, keepdim=True), eps, ties=ties).expand_as(input)
 
 
 @public
