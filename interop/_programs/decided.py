@@ -268,9 +268,14 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "rnn_relu_cell": _spelled_out(recurrent.rnn_relu_cell),
 }
 
-_CHOICES_BY_NAME_OR_IN_PLACE: Mapping[str, Function] = {
+_CHOICES_BY_NAME_OR_IN_PLACE: dict[str, Function] = {
     **_CHOICES_BY_NAME,
     **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _CHOICES_BY_NAME.items() if in_place(name)},
+}
+_CHOICES_BY_NAME_OR_IN_PLACE |= {
+    name: roots.bounded(choice)
+    for name, choice in _CHOICES_BY_NAME_OR_IN_PLACE.items()
+    if name.removesuffix("_") in ("relu", "maximum", "clamp", "clip", "clamp_min")
 }
 
 CHOICES_BY_FUNCTION: Mapping[Function, Function] = {

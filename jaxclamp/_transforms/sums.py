@@ -27,7 +27,7 @@ from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
 from jaxclamp._rules.operands import is_floating
-from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, opened_calls, same, with_bodies
+from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, equations, inlined, opened_calls, same, with_bodies
 from jaxclamp._transforms.recognition import recognized_euclidean
 
 
@@ -182,9 +182,10 @@ def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> li
 
 
 def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
-    """Return the operands that ``eqn`` adds up, scales, divides or masks, if it does no more than that.
+    """Return the operands that ``eqn`` adds up, scales, divides or masks, or bounds by 0, if it does no more than that.
 
-    A mask is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`, in either order.
+    A mask is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`, in either order. A
+    ``maximum(x, 0)`` leaves sums of powers as they are, since these are not negative.
     """
     if eqn.primitive is p.add_p:  # Python's sum begins with 0
         return [atom for atom in eqn.invars if not _is_number(atom, makers, lambda number: number == 0)]
@@ -192,6 +193,8 @@ def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
         return [
             x for x, factor in zip(eqn.invars, eqn.invars[::-1], strict=True) if _is_number(factor, makers, _is_weight)
         ]
+    if bounded := _bounded_by_0(eqn, makers):
+        return bounded
     if eqn.primitive in (p.select_n_p, p.jit_p):
         inner = eqn.params["jaxpr"].eqns if eqn.primitive is p.jit_p else []
         is_mask = len(eqn.invars) == 3 and all(each.primitive.name in (*_RESHAPING, "select_n") for each in inner)
@@ -200,6 +203,17 @@ def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
                 return [eqn.invars[x]]
         return []
     return eqn.invars[:1] if eqn.primitive.name in _LINEAR else []
+
+
+def _bounded_by_0(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
+    """Return what ``eqn``, or the call that it is, as of `jax.nn.relu`, takes the maximum of with a number up to 0."""
+    computing = [each for each in equations(eqn) if each.primitive.name not in (*_RESHAPING, *_CALLS)]
+    if [each.primitive for each in computing] != [p.max_p]:
+        return []
+    within = [] if computing[0] is eqn else computing[0].invars
+    numbers = [atom for atom in (*eqn.invars, *within) if _is_number(atom, makers, lambda number: number <= 0)]
+    operands = [atom for atom in eqn.invars if not _is_number(atom, makers, lambda _: True)]
+    return operands if len(operands) == len(numbers) == 1 else []
 
 
 def _is_weight(number: Any) -> bool:
@@ -306,8 +320,9 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
 _ADDING_UP = ("add", "reduce_sum", "psum", "psum_invariant")
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
 _PARTS = (*_RESHAPING, "slice")
-_LINEAR = (*_RESHAPING, *_ADDING_UP, "mul", "div", "select_n", p.jit_p.name)
-"""What lies between the powers and the root. Products have a number, and calls are those of `jax.numpy.where`."""
+_CALLS = (p.jit_p.name, p.custom_jvp_call_p.name)
+_LINEAR = (*_RESHAPING, *_ADDING_UP, *_CALLS, "mul", "div", "select_n", "max")
+"""What lies between the powers and the root. Products and maxima have a number. Calls are of a `where` or a maximum."""
 
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:

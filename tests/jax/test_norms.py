@@ -292,6 +292,8 @@ NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "in a loop": lambda x: jax.lax.fori_loop(0, 2, lambda _, total: total + jnp.linalg.norm(x) / 2, jnp.zeros(())),
     "compiled": jax.jit(lambda x: jnp.linalg.norm(x, keepdims=True).sum()),
     **BY_SUMS,
+    "of a sum that is bounded by 0": lambda x: jnp.sqrt(jnp.maximum(0.0, x[0] ** 2 + jax.nn.relu(x[1] ** 2))),
+    "of a sum that is clipped": lambda x: jnp.sqrt(jaxclamp.clamp_min(jnp.clip(x * x, -1.0).sum(), 0)),
 }
 
 

@@ -229,6 +229,9 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
                     x.pow(2).masked_fill(x > 9, 0),
                 )
             )
+            + (x * x).sum(-1).clamp(min=0).sqrt()
+            + torch.maximum((x**2).mean(-1), torch.tensor(-1.0)).clamp_(0, None).sqrt()
+            + (F.relu(x.square()) + interop.native.relu(x * x)).sum(-1).sqrt()
             + torch.sqrt((x[:, 0] ** 2 + 0 + x[:, 1].pow(2)).view(-1))
             + torch.sqrt(x[0] @ x[0] + x[0, 0] * x[0, 0])
             + ((1 + x * x).sqrt_() * 1).pow_(2).sum()

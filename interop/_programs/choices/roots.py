@@ -187,6 +187,29 @@ WATCHED: Mapping[Function, Function] = dict(_watched())
 # Where a choice is made.
 
 
+def bounded(choice: Function) -> Function:
+    """Return the choice between a tensor and a bound below it, as in ``clamp(x, min=0)``, with sums of squares kept.
+
+    These are not negative. So a bound of 0 or less leaves them as they are.
+    """
+
+    @functools.wraps(choice)
+    def chosen(input: Any, *args: Any, **kwargs: Any) -> Tensor:
+        squares = _squares_in(input)  # which may be overwritten
+        result: Tensor = choice(input, *args, **kwargs)
+        if squares and all(map(_is_at_most_0, (*args, *kwargs.values()))):
+            _keep(result, squares)
+        return result
+
+    return chosen
+
+
+def _is_at_most_0(bound: Any) -> bool:
+    if isinstance(bound, Tensor):
+        return not moves(bound) and (is_plain(bound) or is_on_gpu(bound)) and not is_any(bound > 0)
+    return bound is None or (isinstance(bound, Real) and float(bound) <= 0)
+
+
 def sqrt(input: Tensor) -> Tensor:
     return _root(torch.sqrt, input)
 
