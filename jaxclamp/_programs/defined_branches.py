@@ -32,11 +32,12 @@ def with_defined_branches(jaxpr: Any) -> Any:
     eqns: list[JaxprEqn] = []
     # The select of a `jnp.where` is in an inner jit, of which the condition comes from outside.
     for eqn in (new for call in jaxpr.eqns for new in opened_calls(call, "_where", "_piecewise")):
+        as_it_is = eqn
         # A norm is decided as a whole, and known by its body.
         if eqn.primitive.name in WITH_BODIES - {"shard_map"} and not norm_along_direction(eqn):
             eqn = with_bodies(eqn, with_defined_branches)
         if _selects(eqn) and any(map(chooses, conditions := _conditions(eqn.invars[0], made_by))):
-            eqns += _with_defined_branch(eqn, conditions, _is_guard(eqn, made_by))
+            eqns += _with_defined_branch(eqn, as_it_is, conditions, _is_guard(eqn, made_by))
         elif eqn.primitive.name == "shard_map":
             eqns += mapped_anew(eqn, with_defined_branches)
         else:
@@ -84,17 +85,20 @@ def _is_guard(eqn: JaxprEqn, made_by: Mapping[Any, JaxprEqn]) -> bool:
     return maker is not None and maker.primitive.name == "stop_gradient" and maker.invars == cases[1:]
 
 
-def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn], is_guard: bool) -> list[JaxprEqn]:
+def _with_defined_branch(
+    eqn: JaxprEqn, as_it_is: JaxprEqn, conditions: Sequence[JaxprEqn], is_guard: bool
+) -> list[JaxprEqn]:
     """Return ``eqn`` with the branch that the ``conditions`` have at the point, if the one that is entered is NaN.
 
-    A guard lets the gradient into both of these branches.
+    A guard lets the gradient into both of these branches. Whether a branch is NaN is asked of numbers that do not move:
+    so of ``as_it_is``, the equation before its bodies were rewritten. Else each nested ``cond`` would triple them.
     """
     made = {var for condition in conditions for var in condition.outvars}
     atoms = [atom for condition in conditions for atom in condition.invars if isinstance(atom, Var)]
     read = [atom for atom in atoms if atom not in made]
     count = len(eqn.invars)
 
-    def select(which: jax.Array, cases: Sequence[jax.Array]) -> list[jax.Array]:
+    def select(eqn: JaxprEqn, which: jax.Array, cases: Sequence[jax.Array]) -> list[jax.Array]:
         results = eqn.primitive.bind(which, *cases, **eqn.params)
         return results if eqn.primitive.multiple_results else [results]
 
@@ -107,10 +111,10 @@ def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn], is_guard
             known.update(zip(condition.outvars, computed(condition)(*values), strict=True))
         at_the_point = known[eqn.invars[0]]
         if is_guard:
-            return select(holds | at_the_point, cases)
+            return select(eqn, holds | at_the_point, cases)
 
         def is_nan(which: jax.Array) -> jax.Array:
-            flags = [jnp.isnan(x) for x in select(which, lax.stop_gradient(cases)) if is_floating(x)]
+            flags = [jnp.isnan(x) for x in select(as_it_is, which, lax.stop_gradient(cases)) if is_floating(x)]
             return flags[0] if eqn.primitive is p.select_n_p else functools.reduce(jnp.logical_or, map(jnp.any, flags))
 
         def takes_the_other() -> jax.Array:
@@ -121,6 +125,6 @@ def _with_defined_branch(eqn: JaxprEqn, conditions: Sequence[JaxprEqn], is_guard
             takes = takes_the_other()
         else:  # a branch may be large
             takes = lax.cond(holds != at_the_point, takes_the_other, lambda: jnp.array(False))
-        return select(jnp.where(takes, at_the_point, holds), cases)
+        return select(eqn, jnp.where(takes, at_the_point, holds), cases)
 
     return inlined(run, eqn.replace(invars=[*eqn.invars, *read]))

@@ -14,6 +14,7 @@ from jax import lax
 
 import jaxclamp
 from jaxclamp._programs import nan_gradients
+from jaxclamp._transforms.jaxprs import equations
 
 Function = Callable[..., Any]
 
@@ -101,6 +102,12 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
     ),
     "select": (lambda x: jnp.select([x == 0, x > 9], [1 + x, x], jnp.expm1(x) / x).sum(), [0.0, 1.0], 1.0, [1.0, 1.0]),
     "cond": (lambda x: lax.cond(x == 0, *QUOTIENT, x), 0.0, 1.0, 0.5),
+    "cond in a cond": (
+        lambda x: lax.cond(x > 0, lambda x: lax.cond(x == 0, *QUOTIENT, x), jnp.negative, x),
+        0.0,
+        1.0,
+        0.5,
+    ),
     "piecewise": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT), 0.0, 1.0, 0.5),
     "piecewise, of an array": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT).sum(), [0.0, 1.0], 1.0, [0.5, 1.0]),
     "both undefined": (lambda x: jnp.where(x > 0, x * jnp.log(x), x / x), 0.0, 1.0, NAN),
@@ -297,6 +304,17 @@ def test_programs_with_bounded_slopes_are_left_alone() -> None:
 
     assert "cond" not in str(jax.make_jaxpr(jaxclamp.grad(fun))(POINTS))
     assert "cond" in str(jax.make_jaxpr(jaxclamp.grad(total))(POINTS))
+
+
+def test_conds_around_a_branch_do_not_multiply_it() -> None:
+    def nested(depth: int, x: jax.Array) -> jax.Array:
+        return lax.cond(x > 0.5, functools.partial(nested, depth - 1), jnp.negative, x) if depth else jnp.sqrt(x)
+
+    def size(depth: int) -> int:
+        program = jax.make_jaxpr(jaxclamp.grad(functools.partial(nested, depth)))(0.7)
+        return sum(1 for eqn in program.eqns for _ in equations(eqn))
+
+    assert size(5) - size(3) < 2 * (size(3) - size(1))
 
 
 # Random programs, against the same programs with the branches that are not taken removed by hand
