@@ -19,6 +19,7 @@ from interop._programs.choices import (
     comparisons,
     constant_factors,
     derivatives,
+    jumps,
     kinks,
     losses,
     pooling,
@@ -66,13 +67,16 @@ class Decided(Block):
                 return func(*args, **kwargs)
         in_torch = PINNED.get(func, func)
         choice, jump = CHOICES_BY_CALL.get(in_torch), jump_of(in_torch, kwargs)
+        if jump and choice is None:
+            choice = _ROUNDED.get(in_torch)
         # A tensor without elements has nothing to choose, and torch knows what raises: the maximum of none does.
         is_moving = (choice or jump) and any(
             moves(value) and value.numel() for value in operands(*args, *kwargs.values())
         )
         if jump and is_moving:
             name, at = jump
-            _warn_on_jump(name, at if choice is None else undecided(at), args, kwargs)
+            if remaining := at if choice is None else undecided(at):
+                _warn_on_jump(name, remaining, args, kwargs)
         if choice and not is_moving:
             self.on_choice_of_torch(func, args, kwargs)
         if choice is None or not is_moving:  # the usual case, and the only fast one
@@ -99,6 +103,10 @@ class Decided(Block):
         return _RefusesChoices()
 
 
+def _may_move(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
 def operands(*values: Any) -> Iterator[Any]:
     """Yield the values, and of a list of tensors each."""
     for value in values:
@@ -111,14 +119,14 @@ def _warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[
         with torch.no_grad(), without_function_modes():
             with without_forward_mode():  # tangents of the masks would take most of the time
                 places = places_of(jump, args, kwargs)
-            jumps = any(
+            is_at_jump = any(
                 is_any(at) and is_any(at & (value_and_tangent(operand)[1] != 0))
                 for operand, at in places
                 if moves(operand)
             )
     except (TypeError, ValueError, RuntimeError):  # no numbers to see, or a call that fails by itself too
         return
-    if jumps:
+    if is_at_jump:
         warn_once(
             line_of_user(),
             f"{name} jumps, or has no slope, at a value that it was given, and is taken as it is there. The gradient "
@@ -133,10 +141,9 @@ class _RefusesChoices(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Offloading hooks bring tensors back with `.to()`. That is a choice only if it converts to bool.
-        if PINNED.get(func, func) in CHOICES_BY_CALL and (
-            func not in _CONVERSIONS or comparisons.is_to_bools(*args[1:], **(kwargs or {}))
-        ):
+        # Offloading hooks bring tensors back with `.to()`. That is a choice only if it converts to bools or integers.
+        is_choice = func not in _CONVERSIONS or jumps.is_discrete(*args[1:], **(kwargs or {}))
+        if PINNED.get(func, func) in CHOICES_BY_CALL and is_choice and any(map(_may_move, operands(*args))):
             raise RuntimeError(
                 "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
                 "call the function without a checkpoint in along and interop.grad."
@@ -179,6 +186,7 @@ def _each(make: Callable[[str], Function], *names: str) -> dict[str, Function]:
 # Gradients of a whole loss: torch's own kernels of derivatives are refused by `parts_of`.
 BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
+_ASKING_OF_0 = ("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero")
 _IGNORED = {"out", "ties"}
 _CALLED = {**FASTER, **dict(following(FASTER))}
 
@@ -199,7 +207,21 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **dict.fromkeys(("lt", "less", "__lt__"), comparisons.comparison(operator.lt)),
     **dict.fromkeys(("le", "less_equal", "__le__"), comparisons.comparison(operator.le)),
     "bool": comparisons.is_not_zero,
-    **{name: comparisons.conversion(getattr(torch.Tensor, name)) for name in ("to", "type", "type_as")},
+    **{name: jumps.conversion(getattr(torch.Tensor, name)) for name in ("to", "type", "type_as")},
+    **{name: jumps.step(getattr(torch.Tensor, name)) for name in ("int", "long", "short", "byte", "char")},
+    **{name: jumps.step(getattr(torch, name)) for name in ("floor", "ceil", "trunc", "fix", "round", "signbit")},
+    "angle": jumps.step(torch.angle),
+    "frac": jumps.frac,
+    "fmod": jumps.fmod,
+    **dict.fromkeys(("remainder", "__mod__"), jumps.remainder),
+    "copysign": jumps.copysign,
+    **dict.fromkeys(("atan2", "arctan2"), jumps.atan2),
+    "bucketize": jumps.bucketize,
+    "searchsorted": jumps.searchsorted,
+    "isclose": jumps.isclose,
+    "equal": jumps.equal,
+    **{name: jumps.asks_of_0(getattr(torch.Tensor, name)) for name in _ASKING_OF_0},
+    **{name: jumps.quantile(getattr(torch, name)) for name in ("quantile", "nanquantile")},
     "logical_not": comparisons.logical_not,
     "logical_and": comparisons.of_truth_values(operator.and_),
     "logical_or": comparisons.of_truth_values(operator.or_),
@@ -297,9 +319,20 @@ CHOICES_BY_FUNCTION: Mapping[Function, Function] = {
 CHOICES_BY_CALL: Mapping[Function, Function] = {
     **CHOICES_BY_FUNCTION,
     **dict(operators_of(CHOICES_BY_FUNCTION)),
-    **{copy: comparisons.conversion(copy) for copy in operators_named("_to_copy")},  # which `to` calls
+    **{copy: jumps.conversion(copy) for copy in operators_named("_to_copy")},  # which `to` calls
     **dict(parts_of(CHOICES_BY_FUNCTION)),
     # Torch has no derivative of this one.
     **dict.fromkeys(foreach_named("copy_"), functools.partial(of_each, torch.Tensor.copy_)),
 }
 """`CHOICES_BY_FUNCTION` plus the ATen operators behind its functions: what the block looks up."""
+
+_ROUNDED: Mapping[Function, Function] = {
+    division: overwriting(name, jumps.quotient) if name.endswith("_") else jumps.quotient
+    for name in ("div", "divide", "div_", "divide_")
+    for division in (
+        getattr(torch.Tensor, name),
+        getattr(torch, name, getattr(torch.Tensor, name)),
+        *operators_named(name),
+    )
+}
+"""Maps the forms of a division to what is called where it rounds: others, which are frequent, choose nothing."""

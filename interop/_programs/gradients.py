@@ -40,23 +40,23 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
 
     Exact at kinks too, however the function is spelled, and not linear in v there. It holds for functions that are
     smooth but for choices, and continuous. The choices are comparisons, and so `torch.where`, masks, and an ``if`` on
-    the outcome; maximum, minimum, clamp, abs, sign and the activations made of them; extrema along axes, sort, topk and
-    medians, cumulative extrema, max pooling, ``scatter_reduce``; norms of order 1 or more, standard deviations and
-    roots of sums of squares, as ``(x * x + y * y).sqrt()``; losses with a margin or an absolute value; all as
-    functions, methods, in-place forms and modules.
+    the outcome; maximum, minimum, clamp, abs, sign and the activations made of them; extrema along axes, sort, topk,
+    medians and quantiles, cumulative extrema, max pooling, ``scatter_reduce``; norms of order 1 or more, standard
+    deviations and roots of sums of squares, as ``(x * x + y * y).sqrt()``; losses with a margin or an absolute value;
+    and what jumps: rounding, remainders, rounded quotients, conversions to integers, signs and angles, ``bucketize``
+    and ``searchsorted``, ``isclose`` and ``equal``, and whether a tensor itself is zero, as in ``if x``, ``any`` and
+    ``nonzero``; all as functions, methods, in-place forms and modules. Where the function itself jumps, the derivative
+    is that of the piece beyond the jump.
 
     What is within other transformations of torch.func in ``fun`` is decided along v, too: ``vmap``, ``grad``, ``vjp``,
     ``jvp``, ``jacrev``, ``jacfwd``, ``hessian``, ``functional_call``.
 
     Taken as they are at x:
 
-    - What jumps: ``floor``, ``ceil``, ``round``, ``trunc``, ``fix``, ``frac``, ``fmod``, ``remainder`` and ``%``,
-      ``div`` with ``rounding_mode``, conversions to integers, ``frexp``, ``nextafter``, ``copysign``, ``signbit``,
-      ``angle`` and ``atan2``, ``isclose``, ``equal``, ``isin``, ``bucketize``, ``searchsorted``, ``histc``,
-      ``matrix_rank``; ``softplus`` at a threshold below 20; whether a tensor itself is zero (``if x``, ``any``,
-      ``all``, ``nonzero``, ``argwhere``, ``count_nonzero``).
-    - Choices in torch's kernels: quantiles and modes, ``rrelu`` in training, ``linalg.cond`` for 1 and infinity, norms
-      and power-average pooling of an order below 1; the bounds ``max_norm`` in ``embedding``, and ``eps`` in
+    - Of what jumps, ``frexp``, ``nextafter``, ``isin``, ``histc`` and ``matrix_rank``; ``softplus`` at a threshold
+      below 20; the probability of a quantile.
+    - Choices in torch's kernels: modes, ``rrelu`` in training, ``linalg.cond`` for 1 and infinity, norms and
+      power-average pooling of an order below 1; the bounds ``max_norm`` in ``embedding``, and ``eps`` in
       ``cosine_similarity`` and ``gaussian_nll_loss``.
     - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
       ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript. An operator of `torch.library.custom_op`
@@ -66,9 +66,9 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at
-    equal elements of a quantile or mode, at equal singular values or eigenvalues, at a pixel of ``grid_sample``, or at
-    the bound ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch cuts, deviations of
-    complex numbers, the other bounds and the pooling just named, and for what torch does not see.
+    equal elements of a mode, at equal singular values or eigenvalues, at a pixel of ``grid_sample``, or at the bound
+    ``max_norm``. No warning comes for ``histc``, ``matrix_rank``, ``cond``, branch cuts, deviations of complex numbers,
+    the other bounds and the pooling just named, and for what torch does not see.
 
     Torch has no forward mode for ``unique``, ``floor_divide`` and ``//``, ``histogram``, ``segment_reduce``,
     ``embedding_bag``, ``grid_sample``, ``multilabel_margin_loss``, ``ctc_loss``, ``fake_quantize_per_tensor_affine``

@@ -235,7 +235,7 @@ _NAMES_OF_SMOOTH = (
     "transpose", "t", "swapaxes", "movedim", "contiguous", "clone", "expand", "expand_as", "broadcast_to", "repeat",
     "repeat_interleave", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "split", "chunk", "unbind",
     "narrow", "select", "__getitem__", "index_select", "gather", "where", "masked_fill", "tril", "triu", "flip",
-    "roll", "pad", "lerp", "addcmul", "floor", "ceil", "round", "trunc", "fix", "mse_loss", "nll_loss",
+    "roll", "pad", "lerp", "addcmul", "mse_loss", "nll_loss",
     "binary_cross_entropy_with_logits", "pixel_shuffle", "interpolate", "unfold", "diagonal", "atleast_1d",
     "atleast_2d", "atleast_3d", "broadcast_tensors", "dropout2d", "softsign", "tanhshrink", "glu", "copy_", "float",
     "double", "half", "bfloat16", "cpu",
@@ -248,7 +248,8 @@ _NAMES_OF_CHOICES = (
     "greater_equal", "__ge__", "lt", "less", "__lt__", "le", "less_equal", "__le__", "to", "type", "type_as",
     "logical_not", "logical_and", "logical_or", "logical_xor", "l1_loss", "smooth_l1_loss", "huber_loss", "max", "min",
     "max_pool1d", "max_pool2d", "max_pool3d", "amax", "amin", "argmax", "argmin", "aminmax", "sort", "argsort",
-    "topk", "median",
+    "topk", "median", "floor", "ceil", "round", "trunc", "fix", "frac", "fmod", "remainder", "__mod__", "int", "long",
+    "short", "byte", "char", "bucketize", "searchsorted", "any", "all", "nonzero", "count_nonzero",
 )
 """The functions that choose, and see by values that nothing ties; torch has no second derivative of hardsigmoid."""
 _NAMES_OF_READING = (

@@ -74,9 +74,10 @@ def _copysign(input: Tensor, other: Any) -> Places:
     return [(input, input == 0), (other, torch.as_tensor(other) == 0)]
 
 
-def _atan2(input: Tensor, other: Tensor) -> Places:
+def _atan2(input: Tensor, other: Tensor, *, is_decided: bool = False) -> Places:
     # The angle jumps by 2 pi where y passes 0 at x < 0; at the origin it has no slope in any direction.
-    return [(input, (input == 0) & (other <= 0)), (other, (input == 0) & (other == 0))]
+    is_origin = (input == 0) & (other == 0)
+    return [(input, is_origin if is_decided else (input == 0) & (other <= 0)), (other, is_origin)]
 
 
 def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, *_: Any, **__: Any) -> Places:
@@ -85,7 +86,13 @@ def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-
 
 
 def _quantile(
-    input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+    input: Tensor,
+    q: Any,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    interpolation: str = "linear",
+    is_decided: bool = False,
 ) -> Places:
     """Handle quantiles, which turn where elements tie with one next to the quantile.
 
@@ -96,6 +103,9 @@ def _quantile(
     axis = dim if dim < 0 else dim - input.dim()
     # The result is linear in q between two elements. With n of them, those are at the multiples of 1 / (n - 1).
     ranks = torch.as_tensor(q, device=input.device)[..., None] * ((~input.isnan()).sum(dim).flatten() - 1)
+    of_q = (ranks == ranks.round()).any(-1)
+    if is_decided:  # but for the probability
+        return [(q, of_q)]
     # A quantile lies between two elements. It turns if a third one is equal to either, and may take its place.
     # In rows with NaN `torch.quantile` is NaN, and has no place; elsewhere both functions find the same elements.
     sides = [
@@ -105,7 +115,7 @@ def _quantile(
     tied = equal & (equal.sum(axis, keepdim=True) > 1)
     # Sides have an axis of their own, in front, as several q have: it is enough to tie next to one of them.
     of_input = tied.flatten(0, -input.dim() - 1).any(0)
-    return [(q, (ranks == ranks.round()).any(-1)), (input, of_input)]
+    return [(q, of_q), (input, of_input)]
 
 
 def _equal(input: Tensor, other: Tensor) -> Places:
@@ -303,10 +313,10 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {
 }
 
 
-def undecided(jump: Jump) -> Jump:
+def undecided(jump: Jump) -> Jump | None:
     """Return where the function jumps though its choices are decided along a direction, as those of 2-norms at 0."""
-    norms = _norm, _of_each(_norm), _matrix_norm, _norm_of_either, _renorm, _deviation
-    return functools.partial(jump, is_decided=True) if jump in norms else jump
+    in_part = _norm, _of_each(_norm), _matrix_norm, _norm_of_either, _renorm, _deviation, _rrelu, _atan2, _quantile
+    return functools.partial(jump, is_decided=True) if jump in in_part else None
 
 
 def places_of(jump: Jump, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Places:

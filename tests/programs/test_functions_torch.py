@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -27,43 +26,12 @@ T = tensor(0.0)
 
 POSITIVE = tensor([[2.0, 1.0], [1.0, 2.0]])
 UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
-    **{
-        name: (getattr(torch, name), X / 2)
-        for name in (
-            "floor",
-            "ceil",
-            "round",
-            "trunc",
-            "fix",
-            "frac",
-            "signbit",
-            "angle",
-            "nonzero",
-            "argwhere",
-        )
-    },
-    **{
-        name: (lambda x, own=own: own(x, torch.ones_like(x)), X)
-        for name, own in {"fmod": torch.fmod, "remainder": torch.remainder, "%": operator.mod}.items()
-    },
-    "rounding_mode": (lambda x: torch.div(x, 1, rounding_mode="floor"), X),
-    "conversions to integers": (lambda x: x.long(), X),
     "frexp": (lambda x: torch.frexp(x).mantissa, X),
     "nextafter": (lambda x: torch.nextafter(x, torch.zeros_like(x)), X),
-    "copysign": (lambda x: torch.copysign(torch.ones_like(x), x), X),
-    "atan2": (lambda x: torch.atan2(x, -torch.ones_like(x)), X),
-    "isclose": (lambda x: torch.isclose(x, torch.zeros_like(x)), X),
-    "equal": (lambda x: torch.tensor(torch.equal(x, X)), X),
     "isin": (lambda x: torch.isin(x, ROW), X),
-    "bucketize": (lambda x: torch.bucketize(x, torch.arange(3.0)), X),
-    "searchsorted": (lambda x: torch.searchsorted(x, tensor([[0.5], [2.0], [0.0]])), X.sort().values),
     "histc": (lambda x: torch.histc(x, 2, -1, 1), X),
     "matrix_rank": (torch.linalg.matrix_rank, 0 * POSITIVE),
-    "if x": (lambda x: torch.tensor(1.0 if x else 0.0), T),
-    "any": (torch.any, 0 * X),
-    "all": (torch.all, 0 * X),
-    "count_nonzero": (torch.count_nonzero, X),
-    "quantiles": (lambda x: torch.quantile(x, 0.3, 1), X),
+    "the probability of a quantile": (lambda x: ROW.quantile(1 / 3 + x), T),
     "modes": (lambda x: x.mode(1).values, X),
     "rrelu": (lambda x: F.rrelu(x, training=True), X),
     "linalg.cond": (lambda x: torch.linalg.cond(x, 1), POSITIVE),
@@ -148,12 +116,9 @@ def listed_as(name: str) -> str:
     """What the documentation calls a function of torch."""
     name = name.removeprefix("special_")
     words = {
-        "conversions to integers": ("int", "long", "short", "byte", "char"),
-        "quantiles": ("quantile", "nanquantile"),
         "modes": ("mode",),
         "norms": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"),
         "``unique``": ("unique_consecutive",),
-        "``atan2``": ("arctan2",),
     }
     return next((word for word, names in words.items() if name in names), f"``{name}``")
 

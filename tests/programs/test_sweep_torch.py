@@ -534,16 +534,7 @@ BY_ITS_AUTHOR = {name for name in PROGRAMS if "straight through" in name} | {"ga
 COARSE = {"float32", "to(float32)", "renorm", "embedding, max_norm"}
 """Programs with few digits."""
 
-WARNED = (
-    *("copysign of ones", "copysign of |x|", "signbit", "angle", "atan2", "isclose"),
-    *("quantile", "quantile, between", "nanquantile", "mode"),
-    *("matrix_norm, 2", "nuclear norm"),
-    *("triangle wave, floor", "triangle wave, round", "triangle wave, %", "triangle wave, remainder"),
-    *("triangle wave, fmod", "triangle wave, frac", "triangle wave, div", "triangle wave, trunc"),
-    *("ceil - floor", "floor_", "a table at floor", "a table at long()", "a table at searchsorted"),
-    *("a table at bucketize", "learned step, straight through"),
-    *("eigvalsh, equal", "svdvals, equal", "largest eigenvalue"),
-)
+WARNED = ("mode", "matrix_norm, 2", "nuclear norm", "eigvalsh, equal", "svdvals, equal", "largest eigenvalue")
 FORWARD = "needs forward mode: write a jvp for your autograd.Function, or avoid this function."
 REFUSED = {
     **dict.fromkeys(("unique", "multilabel_margin_loss", "triangle wave, //", "fake_quantize"), FORWARD),

@@ -47,6 +47,14 @@ MASKS_IN_PLACE: list[Function] = [
 
 WHOLE = Y.long()
 PAIR = tensor([0.0, 2.0])
+TWO = 2 * torch.ones_like(X)
+KNOTS, LAST = torch.arange(-2.0, 3.0, dtype=torch.float64), torch.arange(4, -1, -1)
+STEPS: tuple[Function, ...] = (
+    *(torch.floor, torch.ceil, torch.trunc, torch.fix, torch.frac),
+    *(torch.Tensor.int, torch.Tensor.long, torch.Tensor.short, torch.Tensor.char, lambda x: x.abs().byte()),
+    *(lambda x: x.to(torch.int32), lambda x: x.type(torch.LongTensor), lambda x: x.type_as(WHOLE)),
+    *(lambda x: torch.fmod(x, 1.0), lambda x: x % 1, lambda x: torch.div(x, 1, rounding_mode="trunc")),
+)
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     **{
         f"{name} {place}": (lambda x, name=name, home=home: getattr(home, name)(x), X + shift)
@@ -328,6 +336,101 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         W,
     ),
     "softmax": (lambda x: F.softmax(x, 1) + x.logsumexp(1, keepdim=True), X),
+    # Jumps, times what is 0 there, so that the product is continuous.
+    "steps at integers": (lambda x: sum(i * f(x) for i, f in enumerate(STEPS, 2)) * torch.sin(math.pi * x), X),
+    "steps at integers, in place": (
+        lambda x: (
+            sum(getattr(x.clone(), f"{name}_")() for name in ("floor", "ceil", "trunc", "fix", "frac"))
+            * torch.sin(math.pi * x)
+        ),
+        X,
+    ),
+    "steps at halves": (
+        lambda x: (
+            (x.round() + 2 * (1 * x).round_() + torch.round(x / 2, decimals=1) * torch.cos(10 * math.pi / 2 * x))
+            * torch.cos(math.pi * x)
+        ),
+        X + 0.5,
+    ),
+    "steps at 0": (
+        lambda x: x * (x.signbit() + x.angle() + sum(torch.copysign(y, x) for y in (x + 1, -2 * x))),
+        X,
+    ),
+    "copysign": (lambda x, y: torch.copysign(x, y) * y + torch.copysign(x, -1.0) + (1 * x).copysign_(y) * y, X, Y),
+    "angles": (
+        lambda x: (
+            x * (torch.atan2(x, x - 5) + torch.arctan2(1 * x, -TWO) + (1 * x).atan2_(-TWO) + (1 * x).arctan2_(-TWO))
+        ),
+        X,
+    ),
+    "remainders": (
+        lambda x, y: (
+            (
+                torch.remainder(x, d := 1 + y.abs())
+                + 2 * (x % d)
+                + 3 * torch.fmod(x, d)
+                + (1 * x).fmod_(d)
+                + (1 * x).remainder_(d)
+            )
+            * torch.sin(math.pi * x / d)
+        ),
+        X,
+        Y,
+    ),
+    "rounded quotients": (
+        lambda x, y: (
+            (
+                sum(
+                    i * torch.div(x, d := 1 + y.abs(), rounding_mode=mode) + (1 * x).div_(d, rounding_mode=mode)
+                    for i, mode in enumerate(("floor", "trunc", None))
+                )
+            )
+            * torch.sin(math.pi * x / (1 + y.abs()))
+        ),
+        X,
+        Y,
+    ),
+    "places": (
+        lambda x, y: (
+            (
+                torch.bucketize(x, KNOTS)
+                + 2 * torch.bucketize(input=x, boundaries=KNOTS, right=True)
+                + torch.searchsorted(KNOTS.repeat(3, 1), x, side="right")
+                + torch.searchsorted(KNOTS.flip(0), x, sorter=LAST)
+            )
+            * torch.sin(math.pi * x)
+            + torch.searchsorted(y[1, 1:3], x, sorter=y[1, 1:3].argsort()) * (x - y[1, 1]) * (x - y[1, 2])
+            + torch.searchsorted(y[2].sort().values, x[2]) * x[2]
+        ),
+        X,
+        Y,
+    ),
+    "isclose": (lambda x: x * (x - 2) * torch.isclose(x, torch.ones_like(x), 0.0, 1.0), X),
+    "whether it is 0": (
+        lambda x: (
+            x[2].sum()
+            * sum(
+                (
+                    *(float(torch.equal(x[2], 0 * x[2])), float(bool(x[2, 0])), float(torch.is_nonzero(x[2, 0]))),
+                    *(x[2].any(), x[2].all(), x[2].count_nonzero()),
+                    *(x[2].nonzero().sum(), torch.argwhere(x[2]).sum()),
+                )
+            )
+        ),
+        X,
+    ),
+    **{
+        f"quantiles, {interpolation}": (
+            lambda x, kind=interpolation: (
+                x.quantile(0.3, interpolation=kind)
+                + torch.quantile(x, 0.25, 1, True, interpolation=kind)
+                + torch.nanquantile(x, tensor(0.75, 0.3), 0, interpolation=kind).sum(0)
+                + torch.where(x > 1.5, torch.nan, x).nanquantile(0.5, 1, interpolation=kind).sum()
+            ),
+            X,
+        )
+        for interpolation in ("linear", "lower", "higher", "nearest", "midpoint")
+    },
 }
 if torch.__version__ >= "2.13":  # torch 2.11 has no derivative of it
     FUNCTIONS["mse_loss of integers"] = lambda x: F.mse_loss(x, WHOLE) + F.mse_loss(x, target=WHOLE > 0), X

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from interop._programs.order import holds, may_be_at, value_and_tangent, value_of
-from interop._torch.forms import dtypes_named
 
 Tensor = torch.Tensor
 Operand = torch.Tensor | float
@@ -26,21 +25,6 @@ def comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Operand, Operand
 
 def is_not_zero(input: Tensor) -> Tensor:
     return holds(operator.ne, input, 0)
-
-
-def is_to_bools(*args: Any, **kwargs: Any) -> bool:
-    """Return whether these arguments of a conversion say that its result has truth values."""
-    return torch.bool in dtypes_named(*args, **kwargs)
-
-
-def conversion(in_torch: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the same conversion, which compares with 0 if it is one to truth values."""
-
-    def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        source = is_not_zero(input) if is_to_bools(*args, **kwargs) else input
-        return in_torch(source, *args, **kwargs)
-
-    return converted
 
 
 def logical_not(input: Tensor) -> Tensor:

@@ -1,0 +1,216 @@
+"""Functions that jump: at a jump they are on the side of it that lies a small step along the tangents.
+
+``floor(x)`` at x = 2 is 1 where x falls, and 2 where it rises or stands still. Where functions jump is said by
+`interop._transforms.jumps`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from interop._programs.choices import selections
+from interop._programs.choices.comparisons import is_not_zero
+from interop._programs.choices.sorting import sort
+from interop._programs.order import holds, moves, value_and_tangent, value_of
+from interop._torch.forms import dtypes_named
+from interop._torch.private_api import is_any
+from interop._transforms.jumps import jump_of, places_of
+from interop.native._rules.windows_stage import is_plain
+
+Tensor = torch.Tensor
+Function = Callable[..., Any]
+
+
+def step(in_torch: Function) -> Function:
+    """Return a function that is constant between its jumps, as `torch.floor`, or a conversion to integers."""
+
+    def decided(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        jump = None if input.is_complex() else jump_of(in_torch, kwargs)
+        for _, jumps in places_of(jump[1], (value_of(input), *args), kwargs) if jump else ():
+            input = _beyond(input, jumps)
+        return in_torch(input, *args, **kwargs)
+
+    return decided
+
+
+def _is_nowhere(mask: Tensor) -> bool:
+    """Return whether the mask is empty; a look would make a GPU wait, and a graph that is traced has no numbers yet."""
+    return is_plain(mask) and not is_any(mask)
+
+
+def _beyond(x: Tensor, jumps: Tensor) -> Tensor:
+    """Return ``x``, and where it ``jumps`` a number close to it, on the side to which it moves."""
+    if _is_nowhere(jumps):
+        return x
+    value, tangent = value_and_tangent(x)
+    limits = torch.finfo(value.dtype)
+    distance = torch.where(value == 0, limits.tiny, value.abs() * (2 * limits.eps))
+    # Beyond 1 / (2 eps), numbers that close are further integers.
+    jumps = jumps & ((tangent > 0) | (tangent < 0)) & (distance < 1)
+    return torch.where(jumps, value + tangent.sign() * distance, x)
+
+
+def is_discrete(*args: Any, **kwargs: Any) -> bool:
+    """Return whether these arguments of a conversion say that its result has truth values or integers."""
+    return any(not (dtype.is_floating_point or dtype.is_complex) for dtype in dtypes_named(*args, **kwargs))
+
+
+def conversion(in_torch: Function) -> Function:
+    """Return the same conversion, which compares with 0 if it is one to truth values, and may jump if to integers."""
+    to_integers = step(in_torch)
+
+    def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        is_to_bools = torch.bool in dtypes_named(*args, **kwargs)
+        converted: Tensor = (asks_of_0(in_torch) if is_to_bools else to_integers)(input, *args, **kwargs)
+        return converted
+
+    return converted
+
+
+def asks_of_0(in_torch: Function) -> Function:
+    """Return a function that asks which numbers are 0, as `torch.nonzero`, or whether one is, as ``if x``."""
+    return lambda input, *args, **kwargs: in_torch(is_not_zero(input), *args, **kwargs)
+
+
+def frac(input: Tensor) -> Tensor:
+    whole: Tensor = step(torch.trunc)(input)
+    return input - whole
+
+
+# Where a quotient x / y is a whole number, it rounds to this one, or to the one before.
+
+
+def _falls_short(input: Any, other: Any, is_whole: Tensor, towards_0: bool = False) -> Tensor:
+    """Return where the quotient ``is_whole``, and becomes less, or moves ``towards_0``."""
+    if _is_nowhere(is_whole):
+        return is_whole
+    (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
+    speed = dx * y - x * dy  # that of x / y, times y squared
+    return is_whole & ((speed * _sign(x, y) if towards_0 else speed) < 0)
+
+
+def _sign(x: Any, y: Any) -> Tensor:
+    return torch.as_tensor(value_of(x)).sign() * torch.as_tensor(value_of(y)).sign()
+
+
+def remainder(input: Any, other: Any) -> Tensor:
+    """Decide `torch.remainder`, which is x - floor(x / y) y."""
+    rest = torch.remainder(input, other)
+    return torch.where(_falls_short(input, other, value_of(rest) == 0), rest + other, rest)
+
+
+def fmod(input: Any, other: Any) -> Tensor:
+    """Decide `torch.fmod`, which is x - trunc(x / y) y."""
+    rest = torch.fmod(input, other)
+    falls_short = _falls_short(input, other, value_of(rest) == 0, towards_0=True)
+    return torch.where(falls_short, rest + _sign(input, other) * other, rest)
+
+
+def quotient(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """Decide `torch.div` with a ``rounding_mode``."""
+    result = torch.div(input, other, rounding_mode=rounding_mode)
+    if rounding_mode is None:
+        return result
+    towards_0 = rounding_mode == "trunc"
+    is_whole = torch.remainder(value_of(input), value_of(other)) == 0
+    falls_short = _falls_short(input, other, is_whole, towards_0)
+    return result - falls_short * (_sign(input, other) if towards_0 else 1)
+
+
+# Of two operands.
+
+
+def copysign(input: Tensor, other: Any) -> Tensor:
+    size = selections.abs(input)
+    signed = _beyond(other, value_of(other) == 0) if isinstance(other, Tensor) else other
+    return size * torch.copysign(torch.ones_like(size), value_of(signed))
+
+
+def atan2(input: Tensor, other: Tensor) -> Tensor:
+    """Decide an angle: where x is negative and y is 0, it is pi if y rises, and -pi if y falls."""
+    angle = torch.atan2(input, other)
+    is_at_cut = (value_of(input) == 0) & (value_of(other) < 0)
+    if _is_nowhere(is_at_cut):
+        return angle
+    value, tangent = value_of(angle), value_and_tangent(input)[1]
+    entered = torch.where(is_at_cut & (tangent != 0), torch.copysign(value, tangent), value)
+    return angle + (entered - value)  # 0, or a full turn: the derivative of the angle is the same on both sides
+
+
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    find = functools.partial(torch.bucketize, value_of(input), value_of(boundaries), out_int32=out_int32)
+    return _place(find, input, boundaries, right=right)
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    find = functools.partial(
+        torch.searchsorted, value_of(sorted_sequence), value_of(input), out_int32=out_int32, sorter=sorter
+    )
+    ordered = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
+    return _place(find, input, ordered, right=right, side=side)
+
+
+def _place(find: Callable[..., Tensor], input: Any, ordered: Tensor, **on_which_side: Any) -> Tensor:
+    """Return the place of ``input`` among sorted numbers: beside an equal one, on the side to which it moves from it.
+
+    ``find`` returns it by the values.
+    """
+    at_the_point, before, behind = find(**on_which_side), find(right=False), find(right=True)
+    if _is_nowhere(before != behind):
+        return at_the_point
+    if moves(ordered) and not _is_nowhere(behind - before > 1):  # equal numbers, which may part
+        is_less = holds(operator.lt, ordered.unsqueeze(-2), torch.as_tensor(input).unsqueeze(-1))
+        return is_less.sum(-1).to(at_the_point.dtype)
+    tangents = value_and_tangent(ordered)[1]
+    index = before.long().clamp(max=max(tangents.size(-1) - 1, 0))
+    moved = value_and_tangent(input)[1] - (tangents[index] if tangents.dim() == 1 else tangents.gather(-1, index))
+    return torch.where(moved > 0, behind, torch.where(moved < 0, before, at_the_point))
+
+
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    at_the_point = torch.isclose(value_of(input), value_of(other), rtol, atol, equal_nan)
+    distance, bound = selections.abs(input - other), atol + rtol * selections.abs(other)
+    return torch.where(value_of(distance) == value_of(bound), holds(operator.le, distance, bound), at_the_point)
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    return input.shape == other.shape and bool(holds(operator.eq, input, other).all())
+
+
+def quantile(in_torch: Function) -> Function:
+    """Return `torch.quantile` or `torch.nanquantile`: what lies between two of the elements, in their order."""
+
+    def decided(
+        input: Tensor, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+    ) -> Tensor:
+        by_value = in_torch(value_of(input), value_of(q), dim, keepdim, interpolation=interpolation)
+        rows = input.reshape(-1) if dim is None or not input.dim() else input.movedim(dim, -1)
+        unknown = rows.isnan().sum(-1, keepdim=True)  # which are sorted to the end
+        last = rows.size(-1) - 1
+        ranks = torch.as_tensor(q, device=input.device).reshape(-1) * torch.ones_like(unknown)
+        if in_torch is torch.nanquantile:
+            ranks = (ranks * (last - unknown)).clamp(min=0)
+        else:
+            ranks = torch.where(unknown > 0, last, ranks * last)
+        rounded = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}.get(interpolation)
+        ranks = rounded(ranks) if rounded else ranks
+        ordered = sort(rows)[0]
+        low, high = (ordered.gather(-1, rank.long()) for rank in (ranks.floor(), ranks.ceil()))
+        weights = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - ranks.floor()
+        # The probabilities, of which q has several, have the first axis.
+        return torch.lerp(low, high, weights.to(low.dtype)).movedim(-1, 0).reshape(by_value.shape)
+
+    return decided
