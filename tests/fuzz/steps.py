@@ -187,6 +187,17 @@ KINDS: Mapping[str, Kind] = {
             lambda x: jnp.where(x > 0, x, 0.0) + jnp.where(x >= 0, 0.0, x),
             lambda x: jnp.sign(x) * jnp.abs(x),
             lambda x: jnp.abs(x) - jnp.maximum(x, -x) + x,
+            lambda x: jnp.floor(x) + jnp.mod(x, 1),
+            lambda x: x.astype(int) + lax.rem(x, jnp.ones_like(x)),
+        ],
+    ),
+    "triangle wave": Kind(
+        lambda x: np.abs(np.mod(x, 2) - 1),
+        [
+            lambda x: jnp.abs(x - 2 * jnp.floor(x / 2) - 1),
+            lambda x: jnp.abs(jnp.remainder(x, 2) - 1),
+            lambda x: 1 - jnp.abs(x - 2 * jnp.round(x / 2)),
+            lambda x: jnp.abs(lax.rem(jnp.abs(x), 2 * jnp.ones_like(x)) - 1),
         ],
     ),
     "abs": Kind(

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from tests.fuzz.steps import SHAPE, Spelling, median
 
+KNOTS = torch.arange(-200.0, 201.0, dtype=torch.float64)
+
 # What takes more than an expression.
 
 
@@ -52,6 +54,13 @@ def written(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def by_table(x: torch.Tensor) -> torch.Tensor:
+    """The triangle wave, between its values at integers."""
+    left = torch.bucketize(x, KNOTS, right=True).clamp(1, len(KNOTS) - 1) - 1
+    values = (KNOTS % 2 - 1).abs()
+    return values[left] + (x - KNOTS[left]) * (values[left + 1] - values[left])
+
+
 SPELLINGS: Mapping[str, Sequence[Spelling]] = {
     "mix rows": [lambda x, m: m @ x],
     "mix columns": [lambda x, m: x @ m, lambda x, m: functional.linear(x, m.T)],
@@ -75,6 +84,18 @@ SPELLINGS: Mapping[str, Sequence[Spelling]] = {
         lambda x: x.clamp(min=0.0) + x.clamp(max=0.0),
         lambda x: torch.sign(x) * x.abs(),
         lambda x: x.abs() - torch.maximum(x, -x) + x,
+        lambda x: x.floor() + x % 1,
+        lambda x: x.long() + x.frac(),
+        lambda x: torch.copysign(x, -x).neg(),
+    ],
+    "triangle wave": [
+        lambda x: (x - 2 * torch.floor(x / 2) - 1).abs(),
+        lambda x: (torch.remainder(x, 2) - 1).abs(),
+        lambda x: 1 - (x - 2 * (x / 2).round()).abs(),
+        lambda x: (torch.fmod(x.abs(), 2) - 1).abs(),
+        lambda x: (x - 2 * torch.div(x, 2, rounding_mode="floor") - 1).abs(),
+        lambda x: (x - 2 * torch.div(x + 100, 2, rounding_mode="trunc") + 99).abs(),
+        by_table,
     ],
     "abs": [torch.abs, _in_place("abs_"), lambda x: torch.sign(x) * x, lambda x: torch.where(x < 0, -x, x)],
     "relu6": [functional.relu6, nn.ReLU6(), lambda x: functional.hardtanh(x, 0.0, 6.0)],
@@ -106,6 +127,7 @@ SPELLINGS: Mapping[str, Sequence[Spelling]] = {
         lambda x, y, z: torch.clamp(z, torch.minimum(x, y), torch.maximum(x, y)),
         lambda x, y, z: torch.stack([x, y, z]).sort(0).values[1],
         lambda x, y, z: torch.stack([x, y, z]).median(0).values,
+        lambda x, y, z: torch.stack([x, y, z]).quantile(0.5, 0),
     ],
     "less the largest": [
         lambda x, y, axis: y - x.amax(axis, keepdim=True),
