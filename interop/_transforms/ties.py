@@ -163,11 +163,10 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
 
     def _name(self, module: torch.nn.Module, outermost: torch.nn.Module) -> str:
         """Return the name of a module in the outermost that is running, or that of its class if it has none there."""
-        names = self._names.get(outermost, {})
+        names = self._names.setdefault(outermost, {})
         if module not in names:
-            names = {inner: path_as_written(path) for path, inner in outermost.named_modules()}
-            names.setdefault(module, "")
-            self._names[outermost] = names
+            names.update((inner, path_as_written(path)) for path, inner in outermost.named_modules())
+            names.setdefault(module, "")  # kept, as several that have no name here may take turns
         return names[module] or type(module).__name__
 
 

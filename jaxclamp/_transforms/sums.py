@@ -60,9 +60,9 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
     def replaced(eqn: JaxprEqn) -> list[JaxprEqn]:
         if eqn.params.get("name") == "norm" and recognized_euclidean(eqn):
             return [eqn]  # an op, by its whole body
-        if eqn.primitive.name in WITH_BODIES:
-            return [with_bodies(eqn, lambda body: _replaced(body, *rules))]
-        return next((new for rule in rules if (new := rule(eqn, makers))), [eqn])
+        if new := next((new for rule in rules if (new := rule(eqn, makers))), None):
+            return new
+        return [with_bodies(eqn, lambda body: _replaced(body, *rules)) if eqn.primitive.name in WITH_BODIES else eqn]
 
     eqns = [new for eqn in opened for new in replaced(eqn)]
     return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
@@ -86,6 +86,8 @@ def _as_call(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
 
     Its first operands have the elements. Those behind them are divisors, and what does not move.
     """
+    if root.params.get("name") == NORM:
+        return [root]  # an inner `jaxclamp.grad` has left it, in which it stands still
     eqns = _equations_of_norm(root, makers)
     if not (elements := _elements(eqns)):
         return None

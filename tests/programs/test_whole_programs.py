@@ -193,8 +193,9 @@ def product_of_sizes(x: Any, y: Any) -> Any:
         lambda y, c: lax.cond(y > 0, lambda y, c: jnp.abs(c) * y, lambda y, c: jnp.maximum(y, c), y, c),
         lambda y, c: product_of_sizes(c, y)[0] + y * jnp.abs(product_of_sizes(y, c)[1]),
         lambda y, c: y * jnp.abs(lax.stop_gradient(y) * c),
+        lambda y, c: y * jnp.sqrt(c * c),
     ],
-    ids=["abs", "scan", "cond", "jit", "stop_gradient"],
+    ids=["abs", "scan", "cond", "jit", "stop_gradient", "norm"],
 )
 def test_a_derivative_around_moves_what_stands_still(program: Callable[[Any, Any], Any]) -> None:
     """Of ``c``, an argument or closed over, in the derivative with respect to ``y``: it is the slope of ``|c|``."""

@@ -268,15 +268,24 @@ def test_a_block_may_begin_in_a_module_and_end_behind_it() -> None:
 
 def test_modules_that_are_replaced_and_repeated() -> None:
     """A module that comes in later has its name, one beside those of the outermost that of its class."""
-    network = torch.nn.Sequential(torch.nn.ReLU())
-    beside = torch.nn.ReLU6()
-    network.register_forward_hook(lambda module, args, result: beside(result))
+    searches = []
+
+    class Network(torch.nn.Sequential):
+        def named_modules(self, *args: Any, **kwargs: Any) -> Any:
+            searches.append(self)
+            return super().named_modules(*args, **kwargs)
+
+    network = Network(torch.nn.ReLU())
+    beside, another = torch.nn.ReLU6(), torch.nn.Softshrink()
+    network.register_forward_hook(lambda module, args, result: another(beside(result)))
     with interop.ties() as counted:
         network(X)
         network[0] = torch.nn.Hardtanh(-2.0, 2.0)
         network(X)
     found = {(line.op, line.module): line.elements for line in counted.report.lines}
-    assert found == {("relu", "0"): 24, ("hardtanh", "ReLU6"): 48, ("hardtanh", "0"): 24}
+    beside_it = {("hardtanh", "ReLU6"): 48, ("softshrink", "Softshrink"): 48}
+    assert found == {("relu", "0"): 24, **beside_it, ("hardtanh", "0"): 24}
+    assert len(searches) == 4  # one for each module
 
 
 def test_what_has_no_gradient_does_not_count() -> None:
