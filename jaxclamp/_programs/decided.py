@@ -34,7 +34,7 @@ from jaxclamp._transforms.jaxprs import (
     transformed,
 )
 from jaxclamp._transforms.source_lines import place
-from jaxclamp._transforms.sums import constant_at_minus_infinity, norms_as_calls
+from jaxclamp._transforms.sums import norms_as_calls, of_logaddexp, with_slopes_of_logsumexp
 from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, NOT_ENTERED, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")
@@ -74,7 +74,7 @@ class DecidedProgram(Generic[P, R]):
         """
         jaxpr = needed(jaxpr)
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
-        jaxpr = norms_as_calls(constant_at_minus_infinity(jaxpr))
+        jaxpr = norms_as_calls(with_slopes_of_logsumexp(jaxpr))
         self._without_choices_behind = without_choices_behind(jaxpr, self._moves_by_its_body)
         # Of finite numbers and slopes no branch is NaN. A derivative rule is linear in its tangents, and a look at them
         # would not be.
@@ -96,6 +96,9 @@ class DecidedProgram(Generic[P, R]):
         return _has_own_rule(eqn) and (len(self._within) >= 2 or _function(eqn) in self._within)
 
     def _replace(self, eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+        # It is smooth: what it and its rule choose, for the sake of large numbers and infinities, needs no deciding.
+        if smooth := of_logaddexp(eqn):
+            return smooth
         if id(eqn) in self._standing_still:
             # Another derivative, around this one, may move it: of a choice that is decided here it has no transpose.
             return [eqn]

@@ -33,12 +33,12 @@ from jaxclamp._transforms.recognition import recognized_euclidean
 
 def with_slopes_of_sums(jaxpr: Any) -> Any:
     """Return the program in which all these functions have the slope 0 there, in its bodies too."""
-    return _replaced(jaxpr, _of_exponentials, _of_powers)
+    return _replaced(jaxpr, _of_logsumexp, of_logaddexp, _of_powers)
 
 
-def constant_at_minus_infinity(jaxpr: Any) -> Any:
-    """Return the program in which `logsumexp` and `logaddexp` have the slope 0 there, in its bodies too."""
-    return _replaced(jaxpr, _of_exponentials)
+def with_slopes_of_logsumexp(jaxpr: Any) -> Any:
+    """Return the program in which `logsumexp` has the slope 0 there, in its bodies too."""
+    return _replaced(jaxpr, _of_logsumexp)
 
 
 def norms_as_calls(jaxpr: Any) -> Any:
@@ -68,10 +68,15 @@ def _replaced(jaxpr: Any, *rules: _InPlace) -> Any:
     return jaxpr if same(eqns, jaxpr.eqns) else with_parts(jaxpr, eqns=eqns)
 
 
-def _of_exponentials(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+def _of_logsumexp(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
     # The slope of the logarithm is that of the whole: its operand, the sum, is a constant where all are -inf.
     if eqn.primitive is p.log_p and (of_sum := _logarithm_of_logsumexp(eqn, makers)):
         return inlined(_constant_where(lambda total: total == 0, of_sum, _elementwise(of_sum)), of_sum)
+    return None
+
+
+def of_logaddexp(eqn: JaxprEqn, _: _Makers | None = None) -> list[JaxprEqn] | None:
+    """Return the equations of `logaddexp` with the slope 0 there, if ``eqn`` calls it."""
     if function := _logaddexp_of(eqn):
         return inlined(_constant_where(lambda x, y: (x == -jnp.inf) & (y == -jnp.inf), eqn, function), eqn)
     return None

@@ -100,6 +100,12 @@ def test_another_function_with_such_a_logarithm(first: jax.Array, gradient: str)
     assert GRADIENTS[gradient](lambda x: function(first, x))(1.0) == 1
 
 
+def test_whole_programs_decide_nothing_within_logaddexp() -> None:
+    """Its rule calls it again, so that decided rules lie in decided rules: 26 times the lines of `jax.grad`, not 5."""
+    lines = [len(str(jax.make_jaxpr(grad(jax.nn.softplus))(0.5)).splitlines()) for grad in (jax.grad, jaxclamp.grad)]
+    assert lines[1] < 8 * lines[0]
+
+
 def test_second_derivatives() -> None:
     """Those of a softmax elsewhere, and 0 where all is minus infinity."""
     for fun in (logsumexp, lambda x: jnp.logaddexp(*x)):
