@@ -325,6 +325,20 @@ def test_a_bug_of_the_backward_pass_is_named() -> None:
     assert blamed(detached) == ("", "0 | Dense_0", "2 | Dense_1")
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self, learns: bool) -> None:
+        super().__init__()
+        self.scale, self.layer, self.learns = torch.nn.Parameter(torch.ones(4)), torch.nn.Linear(4, 3), learns
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x * (self.scale if self.learns else self.scale.detach()))
+
+
+def test_a_parameter_that_a_models_own_code_reads_is_named() -> None:
+    verdict = compare_models(Scaled(learns=True), Scaled(learns=False), np.eye(4, dtype=F32)).verdict
+    assert verdict.startswith("Values agree; gradients first differ in the models' own code, before layer: scale. That")
+
+
 def test_bad_arguments() -> None:
     model = port_of(a=linear())
     with pytest.raises(TypeError, match=r"first is the class ReLU; pass a module of torch\.nn"):

@@ -209,12 +209,13 @@ def _subject(cause: Cause) -> str:
 
 
 def _place(cause: Cause) -> str:
+    names = [j.name for j in cause.parts if j.what in ("parameters", "state")]
+    of = f": {', '.join(names)}" if names else ""
     if not cause.is_own_code:
-        names = [j.name for j in cause.parts if j.what in ("parameters", "state")]
-        return f"at {cause.layer.name}" + (f": {', '.join(names)}" if names else "")
+        return f"at {cause.layer.name}{of}"
     code = "the models' own code" if not cause.layer.first.path else f"the own code of {cause.layer.name}"
     ends = [f"{word} {end.name}" for word, end in (("after", cause.after), ("before", cause.before)) if end]
-    return f"in {code}" + (f", {' and '.join(ends)}" if ends else "")
+    return f"in {code}" + (f", {' and '.join(ends)}" if ends else "") + of
 
 
 def _marked(cause: Cause) -> str:
