@@ -169,8 +169,11 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in pl
 def bad_usage(as_json: bool = False) -> Iterator[None]:
     """Call errors of this package bad usage; others, as those of a function that is called, print their traceback.
 
-    Either way the status is 2, as 1 says what was found. What a function prints is kept apart from JSON.
+    Either way the status is 2, as 1 says what was found. What a function prints is kept apart from JSON. The arguments
+    of the command are kept from a script that parses its own, which gets its defaults.
     """
+    arguments = sys.argv[1:]
+    del sys.argv[1:]
     try:
         with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
             yield
@@ -185,6 +188,8 @@ def bad_usage(as_json: bool = False) -> Iterator[None]:
             raise click.UsageError(str(error)) from error
         traceback.print_exc()
         sys.exit(2)
+    finally:
+        sys.argv[1:] = arguments
 
 
 def chosen_dtypes(dtypes: Sequence[str], default: Sequence[str]) -> Sequence[str]:

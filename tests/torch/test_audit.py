@@ -487,6 +487,7 @@ def test_refused(name: str) -> None:
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fails where something changes, so that CI can hold it."""
     (tmp_path / "trained.py").write_text(
+        "import argparse\nargparse.ArgumentParser().parse_args()\n"
         "def clamped(x):\n    print('a step'); return x.clamp(0.0, 6.0).sum()\n\n\n"
         "def away(x):\n    return x.clamp(0.5, 6.5).sum()\n\n\n"
         "def wrong(x):\n    raise RuntimeError('of the function')\n\n\n"
@@ -502,15 +503,17 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "trained", raising=False)
     options = ["--inputs", str(tmp_path / "x.npz"), "--before", "torch 2.13", "--after", "torch 2.15"]
 
+    monkeypatch.setattr(sys, "argv", ["jaxclamp", "audit", "--before"])  # which the file above does not parse
+
     def run(*arguments: str) -> Any:
         # A line that names a file is not wrapped, however long the name of the folder is.
         return CliRunner().invoke(main, ["audit", *arguments, *options], env={"COLUMNS": "200"})
 
     found = run("trained:clamped")
     assert found.exit_code == 1
-    assert "trained.py:2: clamp, 2 of 5 elements on a tie, slope there 1 -> 0\n    gradient norm 1.7" in found.stdout
+    assert "trained.py:4: clamp, 2 of 5 elements on a tie, slope there 1 -> 0\n    gradient norm 1.7" in found.stdout
     written = json.loads(run("trained:clamped", "--json").stdout)
-    assert written["changes"][0]["line"]["number"] == 2
+    assert written["changes"][0]["line"]["number"] == 4
     assert written["changes"][0]["largest"] > 0.5
     assert run("trained:away").exit_code == 0
     probed = run("trained:away", "--probe")
