@@ -401,6 +401,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
             * torch.sin(math.pi * x)
             + torch.searchsorted(y[1, 1:3], x, sorter=y[1, 1:3].argsort()) * (x - y[1, 1]) * (x - y[1, 2])
             + torch.searchsorted(y[2].sort().values, x[2]) * x[2]
+            + torch.searchsorted(x[2].sort().values, x[2], side="right") * x[2]
         ),
         X,
         Y,

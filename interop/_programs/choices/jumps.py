@@ -172,8 +172,10 @@ def _place(find: Callable[..., Tensor], input: Any, ordered: Tensor, **on_which_
     if _is_nowhere(before != behind):
         return at_the_point
     if moves(ordered) and not _is_nowhere(behind - before > 1):  # equal numbers, which may part
-        is_less = holds(operator.lt, ordered.unsqueeze(-2), torch.as_tensor(input).unsqueeze(-1))
-        return is_less.sum(-1).to(at_the_point.dtype)
+        is_right = on_which_side["right"] or on_which_side.get("side") == "right"
+        compare = operator.le if is_right else operator.lt
+        is_before = holds(compare, ordered.unsqueeze(-2), torch.as_tensor(input).unsqueeze(-1))
+        return is_before.sum(-1).to(at_the_point.dtype)
     tangents = value_and_tangent(ordered)[1]
     index = before.long().clamp(max=max(tangents.size(-1) - 1, 0))
     moved = value_and_tangent(input)[1] - (tangents[index] if tangents.dim() == 1 else tangents.gather(-1, index))
