@@ -101,6 +101,8 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions]) -> It
         op, convention = choice
         what = f"{name} is {convention} at a tie, where spellings differ"
         cure = f"interop.native.{op}" if name.startswith("torch") else f"jaxclamp.min_norm(f), or jaxclamp.{op}"
+        if call.name.rpartition(".")[0] == "torch.nn":
+            cure = call.name.replace("torch", "interop", 1)
         yield Finding.at(source, call.node, "spelling", what, tie, cure)
 
 

@@ -11,6 +11,7 @@ import operator
 import re
 import sys
 import tokenize
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,8 @@ class Source:
     def __init__(self, text: str, path: str) -> None:
         self._text = text
         self.path = path
-        file = ast.parse(text)
+        with warnings.catch_warnings(action="ignore"):  # of text such as "\d", which is no question here
+            file = ast.parse(text)
         self.nodes = list(ast.walk(file))
         self._parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self._imported: dict[str, str] = {}
