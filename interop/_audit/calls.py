@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from interop._torch.checkpoint_modes import Block
 from interop._torch.grad_state import is_recorded
-from interop._torch.private_api import is_transformed, keywords_of, operators_named
+from interop._torch.private_api import is_transformed, keywords_of, operators_named, whole_of
 from interop._transforms.as_of import as_of
 from interop._transforms.min_norm import is_of_an_op, namesakes
 from interop._transforms.ties import can_tie, tied_elements, ties
@@ -152,9 +152,25 @@ class Watching(ties, Block):  # for the line and the module of a call, which `ti
             file, number, module = self._place()
             tied = counts and (counts[0], int(counts[1]))
             call = WatchedCall((file, number, watched.__name__.strip("_"), False, module), func, copies, tied)
-            result.register_hook(call.cotangents.append)
+            _keep_gradient(result, call.cotangents)
             self.calls.append(call)
         return result
+
+
+def _keep_gradient(result: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+    """Let each backward pass append the gradient of a result.
+
+    Where a part of a tensor was overwritten, as by ``boxes[:, 0].clamp_(0, 6)``, that comes by the whole.
+    """
+    whole = whole_of(result)
+    of_whole, of_part = ((x.size(), x.stride(), x.storage_offset()) for x in (whole, result))
+    offset = of_part[2] - of_whole[2]
+
+    def append_part(gradient: torch.Tensor) -> None:
+        laid_out = gradient.new_empty_strided(*of_whole[:2]).copy_(gradient)
+        gradients.append(laid_out.as_strided(*of_part[:2], offset))
+
+    whole.register_hook(gradients.append if whole is result else append_part)
 
 
 def refuse_script(function: object) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from interop._torch.private_api import (
     of_a_batch,
     path_as_written,
     running_modules,
+    whole_of,
     without_forward_mode,
     without_function_modes,
     without_transformations,
@@ -108,15 +109,18 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
             self._count(name, False, tied_elements, in_torch, args, kwargs)
         elif not is_op and (jump := jump_of(in_torch, kwargs)) and any(map(is_active, _tensors(arguments))):
             self._count(jump[0], True, _elements_on_jumps, jump[1], args, kwargs)
+        has_slope = has_slope_without_bound(in_torch, args)
+        read = _tensors(arguments) if has_slope else ()
+        before = {node for x in read for node in (x.grad_fn, whole_of(x).grad_fn)}
         result = func(*args, **kwargs)
         if is_op and is_pool:
             values = result[0] if isinstance(result, tuple) else result
             self._count(name, False, tied_elements, in_torch, args, {**kwargs, "values": values})
-        if has_slope_without_bound(in_torch, args):
-            self._watch(name_of(in_torch), arguments, result)
+        if has_slope:
+            self._watch(name_of(in_torch), before, result)
         return result
 
-    def _watch(self, name: str, arguments: Sequence[Any], result: Any) -> None:
+    def _watch(self, name: str, before: Collection[Node | None], result: Any) -> None:
         """Let the backward pass count where a gradient of 0 meets a slope of this call that is not finite."""
         file, number, module = self._place()
         site = file, number, f"{MET_INFINITY} in {name}", True, module
@@ -133,7 +137,7 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
                 met = gradient.isnan() & (is_zero if is_zero.shape == gradient.shape else is_zero.any())
                 self._add(site, *_counted(met))
 
-        for node in nodes_of(arguments, result):
+        for node in _nodes_of(before, result):
             node.register_hook(count)
 
     def _add(self, site: Site, elements: int, tied: torch.Tensor | int) -> None:
@@ -170,9 +174,12 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
         return names[module] or type(module).__name__
 
 
-def nodes_of(arguments: Sequence[Any], result: Any) -> Iterator[Node]:
-    """Yield the nodes that a call has added to the graph of autograd; a composed function adds several."""
-    known = {x.grad_fn for x in _tensors(arguments)}
+def _nodes_of(before: Collection[Node | None], result: Any) -> Iterator[Node]:
+    """Yield the nodes that a call has added to the graph of autograd; a composed function adds several.
+
+    ``before`` are those that its arguments had, which it may overwrite.
+    """
+    known = {*before}
     pending = [x.grad_fn for x in _tensors((result,))]
     while pending:
         node = pending.pop()

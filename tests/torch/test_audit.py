@@ -95,6 +95,21 @@ def test_code(name: str) -> None:
     assert (same.lines, same.changes) == ((), ())
 
 
+def test_the_gradient_of_a_part_that_is_overwritten() -> None:
+    """It comes by the whole, whichever of the two is read."""
+
+    def program(x: Tensor) -> Tensor:
+        whole = 2.0 * x
+        part = whole[1:]
+        part.clamp_(0.0, 6.0)
+        return whole.sum() + part.sum()
+
+    found = audit(program, np.float32([0.0, 0.0, 3.0]), **FORWARD)
+    assert found.changes[0].difference == pytest.approx(np.linalg.norm([2.0, 2.0]))
+    assert found.effect is not None
+    assert found.effect.difference == pytest.approx(np.linalg.norm([4.0, 4.0]))
+
+
 def test_the_cures_keep_the_gradient() -> None:
     """What the report says to write has, under both versions, the gradient of the first."""
 

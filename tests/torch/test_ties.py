@@ -451,15 +451,18 @@ def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
 
 
 def test_each_call_is_at_its_own_line() -> None:
-    """Behind what was computed before, of several tensors, and with a function that leaves constants out."""
+    """Behind what was computed before, of several tensors, with a function that leaves constants out, and in place."""
     x = torch.tensor([0.0, 4.0], requires_grad=True)
     with interop.ties() as counted:
         roots = x.sqrt()
         exponentials = roots.exp()
         (of_list,) = torch._foreach_sqrt([x * 1])
         normal = torch.nn.functional.layer_norm((x * 0).expand(1, 2), (2,), eps=0.0)
-    torch.where(x > 0, exponentials + of_list + normal[0] * 0, 0.0).sum().backward()
-    assert met_infinity(counted) == [(0, "sqrt", 1), (2, "foreach_sqrt", 1), (3, "layer_norm", 2)]
+        in_place, whole = (x * 1).sqrt_(), x * 1
+        whole[:1].sqrt_()
+    torch.where(x > 0, exponentials + of_list + normal[0] * 0 + in_place + whole, 0.0).sum().backward()
+    found = [(0, "sqrt", 1), (2, "foreach_sqrt", 1), (3, "layer_norm", 2), (4, "sqrt", 1), (5, "sqrt", 1)]
+    assert met_infinity(counted) == found
 
 
 def test_where_0_met_infinity_the_cotangent_is_0() -> None:
