@@ -267,6 +267,7 @@ class _Along(Decided):
 
 def _give_tangents(tangents: Mapping[torch.Tensor, torch.Tensor]) -> None:
     """Give tensors their tangents by what is copied to them; they stay the same tensors."""
-    with torch.no_grad(), with_forward_mode(), with_old_versions(tangents):  # which is off in a Function's ``forward``
+    # Forward mode is off in a Function's ``forward``, and nothing records it in inference mode.
+    with torch.inference_mode(False), torch.no_grad(), with_forward_mode(), with_old_versions(tangents):
         for tensor, tangent in tangents.items():
             tensor.copy_(forward_ad.make_dual(tensor.detach(), tangent))

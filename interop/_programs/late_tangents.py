@@ -148,7 +148,7 @@ class Tape:
     def _pushed_forward(self, tensors: Sequence[Tensor]) -> dict[Tensor, Tensor]:
         # What the reverse passes save is none of a checkpoint's around them, nor to be moved to another device.
         apart = saved_tensors_hooks(_as_it_is, _as_it_is) if top_hooks() else contextlib.nullcontext()
-        with self._pushing(), torch.enable_grad(), without_forward_mode(), apart:
+        with self._pushing(), torch.inference_mode(False), without_forward_mode(), apart:  # which enables grad, too
             u = [torch.zeros_like(x, requires_grad=True) for x in tensors]
             pulled = torch.autograd.grad(tensors, list(self._ends.values()), u, create_graph=True, allow_unused=True)
             if all(part is None for part in pulled):  # made of no parameter

@@ -149,6 +149,13 @@ def without_the_numbers_of_a_backward_pass(x: Tensor) -> Tensor:
     return kinked(x @ TURN) + (y > 5).sum()
 
 
+def measured_in_inference_mode(x: Tensor) -> Tensor:
+    y = x @ TURN
+    with torch.inference_mode():
+        y.relu().sum()
+    return kinked(y) + kinked(x)
+
+
 def hooked(x: Tensor) -> Tensor:
     """The hook changes the gradient, and no tangent: not of what was computed before it either."""
     y = x @ TURN
@@ -232,6 +239,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "an overwritten factor": without_the_numbers_of_a_backward_pass,
     "without a tape": masked_without_tape,
     "a view without a tape": masked_by_a_view_without_tape,
+    "a look in inference mode": measured_in_inference_mode,
     "a hook": hooked,
     "parameters that are not named": beside_what_is_not_named,
     "functions that the block does not see": functions_across_the_tie,
