@@ -18,6 +18,11 @@ INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 Until JAX 0.11.0 that is ``True``. Since 0.11.2, ``True`` means ``jax.Inline.JAX_LATE``: the call stays an equation."""
 
 
+def is_inlined_late(call: Any) -> bool:
+    """Return whether ``call``, an equation of ``jit``, is of ``inline=True``, which is no call before JAX 0.11.2."""
+    return call.params["inline"] is getattr(getattr(jax, "Inline", None), "JAX_LATE", True)
+
+
 @functools.cache
 def warn_of_an_untested_jax(version: str) -> None:
     """Warn, once for each version, if ``version`` of JAX is later than those that the tests were run with."""

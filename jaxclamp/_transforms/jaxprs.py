@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import primitives as p
 
-from jaxclamp._jax_versions import closed, is_jaxpr, manual_axes, warn_of_an_untested_jax, with_parts
+from jaxclamp._jax_versions import closed, is_inlined_late, is_jaxpr, manual_axes, warn_of_an_untested_jax, with_parts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -266,9 +266,11 @@ def inlined_with_more(fun: Callable[..., Any], eqn: JaxprEqn) -> tuple[list[Jaxp
 def opened_calls(eqn: JaxprEqn, *names: str) -> list[JaxprEqn]:
     """Return the equations of a function of `jax.numpy` in place of its call, if ``eqn`` calls one of these ``names``.
 
-    Within it, calls of `where` are opened too: ``var`` makes its result NaN by one, where it has no elements.
+    Within it, calls of `where` are opened too: ``var`` makes its result NaN by one, where it has no elements. So is any
+    function that JAX is to inline.
     """
-    body = eqn.params["jaxpr"] if eqn.primitive is p.jit_p and eqn.params["name"] in names else None
+    is_opened = eqn.primitive is p.jit_p and (eqn.params["name"] in names or is_inlined_late(eqn))
+    body = eqn.params["jaxpr"] if is_opened else None
     made = {var for inner in body.eqns for var in inner.outvars} if body else set()
     if body is None or body.constvars or any(isinstance(atom, Literal) or atom not in made for atom in body.outvars):
         return [eqn]

@@ -168,7 +168,8 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     eqns = [behind[var] for var in graphlib.TopologicalSorter(reads).static_order()]
     divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, _is_weight) for eqn in eqns]
     behind_divisor = eqns[divides.index(True) :] if any(divides) else []
-    return [] if any(eqn.primitive.name in _ADDING_UP for eqn in behind_divisor) else [*eqns, root]
+    adds_up = any(eqn.primitive.name in _SUMS or len(_terms(eqn, makers)) > 1 for eqn in behind_divisor)
+    return [] if adds_up else [*eqns, root]
 
 
 def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> list[JaxprEqn]:
@@ -194,8 +195,8 @@ def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
     A mask is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`, in either order. A
     ``maximum(x, 0)`` leaves sums of powers as they are, since these are not negative.
     """
-    if eqn.primitive is p.add_p:  # Python's sum begins with 0
-        return [atom for atom in eqn.invars if not _is_number(atom, makers, lambda number: number == 0)]
+    if eqn.primitive is p.add_p:  # Python's sum begins with 0, and so do the moments of an optimizer
+        return [atom for atom in eqn.invars if not _is_0(atom, makers)]
     if eqn.primitive is p.mul_p:
         return [
             x for x, factor in zip(eqn.invars, eqn.invars[::-1], strict=True) if _is_number(factor, makers, _is_weight)
@@ -221,6 +222,13 @@ def _bounded_by_0(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
     numbers = [atom for atom in (*eqn.invars, *within) if _is_number(atom, makers, lambda number: number <= 0)]
     operands = [atom for atom in eqn.invars if not _is_number(atom, makers, lambda _: True)]
     return operands if len(operands) == len(numbers) == 1 else []
+
+
+def _is_0(atom: Any, makers: _Makers) -> bool:
+    """Return whether ``atom`` is the number 0, or a product with it."""
+    product = makers.get(atom) if isinstance(atom, Var) else None
+    factors = product.invars if product and product.primitive is p.mul_p else [atom]
+    return any(_is_number(factor, makers, lambda number: number == 0) for factor in factors)
 
 
 def _is_weight(number: Any) -> bool:
@@ -324,11 +332,11 @@ def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
     return None if isinstance(atom, Literal) else makers.get(atom)
 
 
-_ADDING_UP = ("add", "reduce_sum", "psum", "psum_invariant")
+_SUMS = ("reduce_sum", "psum", "psum_invariant")
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
 _PARTS = (*_RESHAPING, "slice")
 _CALLS = (p.jit_p.name, p.custom_jvp_call_p.name)
-_LINEAR = (*_RESHAPING, *_ADDING_UP, *_CALLS, "mul", "div", "select_n", "max")
+_LINEAR = (*_RESHAPING, *_SUMS, *_CALLS, "add", "mul", "div", "select_n", "max")
 """What lies between the powers and the root. Products and maxima have a number. Calls are of a `where` or a maximum."""
 
 

@@ -79,6 +79,15 @@ def test_an_inlined_function_stands_among_the_equations_of_its_caller() -> None:
     assert [str(eqn.primitive) for eqn in jaxpr.eqns] == ["custom_jvp_call"]
 
 
+@pytest.mark.parametrize("inline", [True, INLINE])
+def test_a_norm_is_known_through_an_inlined_function(inline: Any) -> None:
+    def norm(x: jax.Array) -> jax.Array:
+        squares = jax.jit(jnp.square, inline=inline)(x)
+        return jnp.sqrt(squares.sum())
+
+    np.testing.assert_array_equal(jax.grad(jaxclamp.min_norm(norm))(jnp.zeros(2)), 0.0)
+
+
 def test_a_call_of_a_high_level_primitive_is_expanded() -> None:
     """Where JAX has one for searchsorted, it computes the same in ordinary primitives; before, there is none."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
 
@@ -33,6 +34,15 @@ def attention(x: jax.Array, mask: jax.Array = MASK) -> jax.Array:
 def convolved(x: jax.Array) -> jax.Array:
     products = jnp.convolve(x, jnp.log(x))  # x[0] * log(x[0]), and two that log(x[1]) makes infinite or NaN
     return jnp.where(jnp.array([True, False, False]), products, 0.0).sum()
+
+
+def adam(gradient: jax.Array) -> jax.Array:
+    optimizer, x = optax.adam(0.5, eps=0.125), jnp.array(1.0)
+    state = optimizer.init(x)
+    for gradients in (gradient, 2 * gradient):
+        updates, state = optimizer.update(gradients, state)
+        x += updates
+    return x
 
 
 NAN, INF = float("nan"), float("inf")
@@ -118,6 +128,7 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
     "norm squared, by hand": (lambda x: jnp.sqrt(jnp.sum(x * x)) ** 2, [0.0, 0.0], 1.0, [0.0, 0.0]),
     "variance, by a deviation": (lambda x: jnp.std(x) ** 2, [0.0, 0.0], 1.0, [0.0, 0.0]),
     "norm squared": (lambda x: jnp.linalg.norm(x) ** 2, [0.0, 0.0], 1.0, [0.0, 0.0]),
+    "two steps of Adam": (adam, 0.0, 1.0, -4.0 * (1 + 0.29 / 0.19)),
     "the eighth root of x**2, to the fourth": (lambda x: ((x**2) ** 0.125) ** 4, 0.0, 1.0, NAN),
     "sqrt": (jnp.sqrt, 0.0, 1.0, INF),
     "where and sqrt, at 0 from the right": (root, 0.0, 1.0, INF),
