@@ -123,7 +123,7 @@ def audit(
     refuse_script(fun)
     old = version_of("audit", before, "torch")
     new, note = (version_of("audit", after, "torch"), "") if after else _later_than(old)
-    after = str(new)
+    before, after = str(old), str(new)
     # Only these ops are watched: a call of another one has the same gradient in both versions.
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = Watching(differentiated_by(changed), uncovered_losses(changed))
@@ -157,7 +157,7 @@ def audit(
             torch.cuda.set_rng_state_all(on_gpus)
             again = _total(fun, arguments, after, contextlib.nullcontext())
         effect, no_effect = _effect(total, gradients, again, arguments)
-    return Audit(str(old), after, changes, lines, probed, effect, no_effect, probe, note)
+    return Audit(before, after, changes, lines, probed, effect, no_effect, probe, note)
 
 
 def _effect(

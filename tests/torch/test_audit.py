@@ -131,7 +131,7 @@ def test_of_what_only_the_version_reproduces() -> None:
     bound = torch.full((5,), 10.0, requires_grad=True)
     (change,) = audit(lambda x: x.clamp(bound, bound).sum(), X, **FORWARD).changes
     assert (change.before, change.largest) == (0.0, 1.0)
-    assert change.cure == 'a block `with interop.as_of("torch 2.13"):`'
+    assert change.cure == 'a block `with interop.as_of("torch 2.13.0"):`'
 
 
 def test_a_compiled_function_is_audited_as_it_was_written() -> None:
@@ -157,7 +157,7 @@ def test_operators_are_seen_which_cannot_name_a_convention(name: str) -> None:
         (change,) = audit(lambda x, called=called: called(x, *bounds).sum(), X, **FORWARD).changes
         assert change.line.op == packet
         assert change.line.tied == (2 if packet == "clamp" else 1)
-        assert change.cure == 'a block `with interop.as_of("torch 2.13"):`'
+        assert change.cure == 'a block `with interop.as_of("torch 2.13.0"):`'
 
 
 def test_an_exported_program() -> None:
