@@ -20,7 +20,7 @@ QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
 	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough" $(call HALF,first,second)
 
-test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; half an hour
+test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; an hour or more
 	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
 
 # JAX needs a later Python than torch's CPU build has here, so the newest of both are tested apart from the pinned ones.
