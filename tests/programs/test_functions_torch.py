@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode, get_overridable_functions
 
 import interop
 from interop._programs.decided import CHOICES_BY_FUNCTION
-from tests.programs.nearby import IMAGE, ROW, X, Y, check, drawn, tensor
+from tests.programs.nearby import IMAGE, ROW, X, Y, check, drawn, nearby_gradient, tensor
 from tests.programs.torch_functions import FUNCTIONS
 from tests.support.calls import of_aminmax
 
@@ -185,6 +185,16 @@ def test_every_choice_is_among_the_functions() -> None:
 def test_functions_at_ties(name: str) -> None:
     fun, *inputs = FUNCTIONS[name]
     check(fun, *inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("wave", [lambda x: (x - torch.floor(x) - 0.5).abs(), lambda x: (x - x.round()).abs()])
+def test_jumps_in_each_dtype(wave: Function, dtype: torch.dtype) -> None:
+    """Up to where the numbers beside an integer are further ones."""
+    x = torch.tensor([0.0, -1.5, 3.0, 97.0, 127.5, -100.5], dtype=dtype)
+    for v in (torch.ones_like(x), -torch.ones_like(x)):
+        (expected,) = nearby_gradient(lambda x: wave(x).sum(), (x.double(),), (v.double(),))
+        assert interop.grad(lambda x: wave(x).sum(), direction=v)(x).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.BoolTensor, "torch.BoolTensor"], ids=str)

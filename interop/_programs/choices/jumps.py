@@ -49,9 +49,9 @@ def _beyond(x: Tensor, jumps: Tensor) -> Tensor:
         return x
     value, tangent = value_and_tangent(x)
     limits = torch.finfo(value.dtype)
-    distance = torch.where(value == 0, limits.tiny, value.abs() * (2 * limits.eps))
-    # Beyond 1 / (2 eps), numbers that close are further integers.
-    jumps = jumps & ((tangent > 0) | (tangent < 0)) & (distance < 1)
+    distance = torch.where(value == 0, limits.tiny, value.abs() * (2 * limits.eps)).clamp(max=0.5)
+    # Beyond 1 / eps the next numbers are integers themselves.
+    jumps = jumps & ((tangent > 0) | (tangent < 0)) & (value.abs() < 1 / limits.eps)
     return torch.where(jumps, value + tangent.sign() * distance, x)
 
 
