@@ -141,14 +141,19 @@ class _RefusesChoices(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Offloading hooks bring tensors back with `.to()`. That is a choice only if it converts to bools or integers.
-        is_choice = func not in _CONVERSIONS or jumps.is_discrete(*args[1:], **(kwargs or {}))
-        if PINNED.get(func, func) in CHOICES_BY_CALL and is_choice and any(map(_may_move, operands(*args))):
+        kwargs = kwargs or {}
+        in_torch = PINNED.get(func, func)
+        if func in _CONVERSIONS:
+            # Offloading hooks bring tensors back with `.to()`, which may convert to no bools or integers.
+            is_choice = jumps.is_discrete(*args[1:], **kwargs)
+        else:
+            is_choice = in_torch in CHOICES_BY_CALL or bool(in_torch in _ROUNDED and kwargs.get("rounding_mode"))
+        if is_choice and any(map(_may_move, operands(*args))):
             raise RuntimeError(
                 "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
                 "call the function without a checkpoint in along and interop.grad."
             )
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class _SpelledOut(Decided, contextlib.ContextDecorator):
@@ -219,6 +224,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "bucketize": jumps.bucketize,
     "searchsorted": jumps.searchsorted,
     "isclose": jumps.isclose,
+    "allclose": jumps.allclose,
     "equal": jumps.equal,
     **{name: jumps.asks_of_0(getattr(torch.Tensor, name)) for name in _ASKING_OF_0},
     **{name: jumps.quantile(getattr(torch, name)) for name in ("quantile", "nanquantile")},
@@ -230,7 +236,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "heaviside": comparisons.heaviside,
     "max_with_indices": _MAX,
     "min_with_indices": _MIN,
-    "max": functools.partial(overloaded, _OF_RECORDS["maximum"], _MAX, reductions.amax),
+    "max": functools.partial(overloaded, roots.bounded(_OF_RECORDS["maximum"]), _MAX, reductions.amax),
     "min": functools.partial(overloaded, _OF_RECORDS["minimum"], _MIN, reductions.amin),
     "amax": reductions.amax,
     "amin": reductions.amin,
@@ -297,7 +303,7 @@ _CHOICES_BY_NAME_OR_IN_PLACE: dict[str, Function] = {
 _CHOICES_BY_NAME_OR_IN_PLACE |= {
     name: roots.bounded(choice)
     for name, choice in _CHOICES_BY_NAME_OR_IN_PLACE.items()
-    if name.removesuffix("_") in ("relu", "maximum", "clamp", "clip", "clamp_min")
+    if name.removesuffix("_") in ("relu", "maximum", "fmax", "clamp", "clip", "clamp_min")
 }
 
 CHOICES_BY_FUNCTION: Mapping[Function, Function] = {

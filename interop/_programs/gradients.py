@@ -44,9 +44,9 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     medians and quantiles, cumulative extrema, max pooling, ``scatter_reduce``; norms of order 1 or more, standard
     deviations and roots of sums of squares, as ``(x * x + y * y).sqrt()``; losses with a margin or an absolute value;
     and what jumps: rounding, remainders, rounded quotients, conversions to integers, signs and angles, ``bucketize``
-    and ``searchsorted``, ``isclose`` and ``equal``, and whether a tensor itself is zero, as in ``if x``, ``any`` and
-    ``nonzero``; all as functions, methods, in-place forms and modules. Where the function itself jumps, the derivative
-    is that of the piece beyond the jump.
+    and ``searchsorted``, ``isclose``, ``allclose`` and ``equal``, and whether a tensor itself is zero, as in ``if x``,
+    ``any`` and ``nonzero``; all as functions, methods, in-place forms and modules. Where the function itself jumps, the
+    derivative is that of the piece beyond the jump.
 
     What is within other transformations of torch.func in ``fun`` is decided along v, too: ``vmap``, ``grad``, ``vjp``,
     ``jvp``, ``jacrev``, ``jacfwd``, ``hessian``, ``functional_call``.

@@ -88,6 +88,32 @@ def test_the_undecided_are_listed(name: str) -> None:
     assert not is_decided
 
 
+HALF, KNOT = torch.tensor(3.0, dtype=torch.float16), torch.tensor([0.0, 1.0, 1.0])
+AS_IN_TORCH: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
+    "fmod of float16": (lambda x: x.fmod(2.0), HALF),
+    "div of float16": (lambda x: x.div(2.0, rounding_mode="trunc"), HALF),
+    "signs of integers": (lambda x: torch.copysign(x, torch.tensor([0, -1, 1])), KNOT),
+    "truth values with signs": (lambda x: torch.copysign(torch.tensor(True), x), KNOT),
+    "one place": (lambda x: torch.bucketize(0.5, x), KNOT),
+    "one place among equal numbers": (lambda x: torch.bucketize(x[0] + 1, 1 * x, right=True), 0 * KNOT + 1),
+    "the place of NaN": (lambda x: torch.bucketize(x[1:] * torch.tensor([torch.nan, 1.0]), 1 * x, right=True), KNOT),
+    "isclose of infinity": (lambda x: torch.isclose(x, torch.full_like(x, torch.inf)), KNOT),
+    "quantile": (lambda x: x.quantile(0.3), tensor(3.0, 1.0, 7.0, 4.0, 9.3)),
+    "quantile of infinity": (lambda x: x.quantile(1.0, interpolation="lower"), KNOT.log().neg()),
+}
+"""What is not at a jump, or moves beyond none."""
+
+
+@pytest.mark.parametrize("name", AS_IN_TORCH)
+def test_values_and_dtypes_are_those_of_torch(name: str) -> None:
+    fun, x = AS_IN_TORCH[name]
+    seen: list[torch.Tensor] = []
+    interop.directional_derivative(lambda x: seen.append(y := fun(x)) or y, x, torch.ones_like(x))
+    decided, wanted = seen
+    assert decided.dtype == wanted.dtype
+    assert torch.equal(decided, wanted)
+
+
 WITHOUT_FORWARD_MODE: dict[str, tuple[Function, torch.Tensor]] = {
     "unique": (torch.unique, X),
     "floor_divide": (lambda x: torch.floor_divide(x, 1), X),

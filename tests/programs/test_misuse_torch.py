@@ -17,10 +17,13 @@ from tests.programs.nearby import ZERO
 
 
 @pytest.mark.parametrize("block", [contextlib.nullcontext(), interop.as_of("torch 2.13")])
-def test_checkpoints_are_refused(block: contextlib.AbstractContextManager[Any]) -> None:
+@pytest.mark.parametrize("choice", [torch.relu, lambda x: x * torch.div(x, 2, rounding_mode="floor")])
+def test_checkpoints_are_refused(
+    choice: Callable[[torch.Tensor], torch.Tensor], block: contextlib.AbstractContextManager[Any]
+) -> None:
     layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
     with interop.along(layer), block:
-        loss = checkpoint(lambda x: layer(x).relu(), x, use_reentrant=False).sum()
+        loss = checkpoint(lambda x: choice(layer(x)), x, use_reentrant=False).sum()
     with pytest.raises(RuntimeError, match="call the function without a checkpoint"):
         loss.backward()
 

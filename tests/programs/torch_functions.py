@@ -238,6 +238,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
                 )
             )
             + (x * x).sum(-1).clamp(min=0).sqrt()
+            + torch.max(torch.tensor(0.0), (x * x).sum(-1)).sqrt()
+            + ((x * x).sum(-1).clamp(max=0) + x.square().sum(-1)).sqrt()
             + torch.maximum((x**2).mean(-1), torch.tensor(-1.0)).clamp_(0, None).sqrt()
             + (F.relu(x.square()) + interop.native.relu(x * x)).sum(-1).sqrt()
             + torch.sqrt((x[:, 0] ** 2 + 0 + x[:, 1].pow(2)).view(-1))
@@ -412,7 +414,12 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
             x[2].sum()
             * sum(
                 (
-                    *(float(torch.equal(x[2], 0 * x[2])), float(bool(x[2, 0])), float(torch.is_nonzero(x[2, 0]))),
+                    *(
+                        float(torch.equal(x[2], 0 * x[2])),
+                        float(torch.allclose(x[2], 0 * x[2], 0.0, 0.0)),
+                        float(bool(x[2, 0])),
+                        float(torch.is_nonzero(x[2, 0])),
+                    ),
                     *(x[2].any(), x[2].all(), x[2].count_nonzero()),
                     *(x[2].nonzero().sum(), torch.argwhere(x[2]).sum()),
                 )

@@ -108,7 +108,8 @@ def fmod(input: Any, other: Any) -> Tensor:
     """Decide `torch.fmod`, which is x - trunc(x / y) y."""
     rest = torch.fmod(input, other)
     falls_short = _falls_short(input, other, value_of(rest) == 0, towards_0=True)
-    return torch.where(falls_short, rest + _sign(input, other) * other, rest)
+    # A number has the dtype of the result, even beside a tensor without axes.
+    return torch.where(falls_short, rest + _sign(input, other).to(rest.dtype) * other, rest)
 
 
 def quotient(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
@@ -119,16 +120,18 @@ def quotient(input: Any, other: Any, *, rounding_mode: str | None = None) -> Ten
     towards_0 = rounding_mode == "trunc"
     is_whole = torch.remainder(value_of(input), value_of(other)) == 0
     falls_short = _falls_short(input, other, is_whole, towards_0)
-    return result - falls_short * (_sign(input, other) if towards_0 else 1)
+    return result - falls_short * (_sign(input, other).to(result.dtype) if towards_0 else 1)
 
 
 # Of two operands.
 
 
 def copysign(input: Tensor, other: Any) -> Tensor:
+    signed = value_of(_beyond(other, value_of(other) == 0) if moves(other) else other)
+    if not moves(input):
+        return torch.copysign(input, signed)
     size = selections.abs(input)
-    signed = _beyond(other, value_of(other) == 0) if isinstance(other, Tensor) else other
-    return size * torch.copysign(torch.ones_like(size), value_of(signed))
+    return size * torch.copysign(torch.ones_like(size), signed)
 
 
 def atan2(input: Tensor, other: Tensor) -> Tensor:
@@ -175,7 +178,8 @@ def _place(find: Callable[..., Tensor], input: Any, ordered: Tensor, **on_which_
         is_right = on_which_side["right"] or on_which_side.get("side") == "right"
         compare = operator.le if is_right else operator.lt
         is_before = holds(compare, ordered.unsqueeze(-2), torch.as_tensor(input).unsqueeze(-1))
-        return is_before.sum(-1).to(at_the_point.dtype)
+        place = is_before.sum(-1).reshape(at_the_point.shape).to(at_the_point.dtype)
+        return torch.where(before == behind, at_the_point, place)  # NaN is before none, and torch has it at the end
     tangents = value_and_tangent(ordered)[1]
     index = before.long().clamp(max=max(tangents.size(-1) - 1, 0))
     moved = value_and_tangent(input)[1] - (tangents[index] if tangents.dim() == 1 else tangents.gather(-1, index))
@@ -185,7 +189,12 @@ def _place(find: Callable[..., Tensor], input: Any, ordered: Tensor, **on_which_
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     at_the_point = torch.isclose(value_of(input), value_of(other), rtol, atol, equal_nan)
     distance, bound = selections.abs(input - other), atol + rtol * selections.abs(other)
-    return torch.where(value_of(distance) == value_of(bound), holds(operator.le, distance, bound), at_the_point)
+    is_at_bound = (value_of(distance) == value_of(bound)) & value_of(bound).isfinite()
+    return torch.where(is_at_bound, holds(operator.le, distance, bound), at_the_point)
+
+
+def allclose(*args: Any, **kwargs: Any) -> bool:
+    return bool(isclose(*args, **kwargs).all())
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
@@ -202,7 +211,7 @@ def quantile(in_torch: Function) -> Function:
         rows = input.reshape(-1) if dim is None or not input.dim() else input.movedim(dim, -1)
         unknown = rows.isnan().sum(-1, keepdim=True)  # which are sorted to the end
         last = rows.size(-1) - 1
-        ranks = torch.as_tensor(q, device=input.device).reshape(-1) * torch.ones_like(unknown)
+        ranks = torch.as_tensor(q, dtype=input.dtype, device=input.device).reshape(-1) * torch.ones_like(unknown)
         if in_torch is torch.nanquantile:
             ranks = (ranks * (last - unknown)).clamp(min=0)
         else:
@@ -212,7 +221,8 @@ def quantile(in_torch: Function) -> Function:
         ordered = sort(rows)[0]
         low, high = (ordered.gather(-1, rank.long()) for rank in (ranks.floor(), ranks.ceil()))
         weights = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - ranks.floor()
+        between = low if rounded else torch.lerp(low, high, weights)  # which is NaN where both are infinite
         # The probabilities, of which q has several, have the first axis.
-        return torch.lerp(low, high, weights.to(low.dtype)).movedim(-1, 0).reshape(by_value.shape)
+        return between.movedim(-1, 0).reshape(by_value.shape)
 
     return decided

@@ -195,10 +195,13 @@ def bounded(choice: Function) -> Function:
 
     @functools.wraps(choice)
     def chosen(input: Any, *args: Any, **kwargs: Any) -> Tensor:
-        squares = _squares_in(input)  # which may be overwritten
+        operands = (input, *args[:1], *(x for name, x in kwargs.items() if name != "max"))
+        sums = [(x.shape, squares) for x in operands if (squares := _squares_in(x))]  # which may be overwritten
+        bounds = [x for x in operands if not _squares_in(x)]
         result: Tensor = choice(input, *args, **kwargs)
-        if squares and all(map(_is_at_most_0, (*args, *kwargs.values()))):
-            _keep(result, squares)
+        is_below = all(bound is None for bound in (*args[1:], kwargs.get("max")))
+        if is_below and [shape for shape, _ in sums] == [result.shape] and all(map(_is_at_most_0, bounds)):
+            _keep(result, sums[0][1])
         return result
 
     return chosen
