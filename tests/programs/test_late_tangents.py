@@ -251,6 +251,11 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "transformations": transformed,
     "layers": through_layers,
     "what jumps": lambda x: kinked(x + torch.round(x * 0.25 + 0.4)) + kinked((x + 0.3).floor() - x),
+    "quantiles": lambda x: (
+        (x @ TURN + WEIGHTS).quantile(0.3) * (1 + torch.isclose(x, x + 1.0).sum() + (x + 3).signbit().sum())
+        + kinked(x @ TURN)
+        + (x @ TURN).nanquantile(0.5)
+    ),
     "a gradient": lambda x: kinked(torch.autograd.grad((x.sin() ** 2).sum(), x, create_graph=True)[0]),
     "the largest": lambda x: kinked(x) + (x @ TURN).amax() + x.sort().values @ WEIGHTS + x.unflatten(0, (2, 2)).norm(),
     "slopes without bound": lambda x: kinked((x + 4).sqrt() - 2 + x / (x + 1).exp()) + kinked((x + 1).log()),
