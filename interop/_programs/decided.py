@@ -300,6 +300,7 @@ _CHOICES_BY_NAME_OR_IN_PLACE: dict[str, Function] = {
     **_CHOICES_BY_NAME,
     **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _CHOICES_BY_NAME.items() if in_place(name)},
 }
+# Around the forms in place, not within: these choose by a copy, of which it is not known that it is a sum of squares.
 _CHOICES_BY_NAME_OR_IN_PLACE |= {
     name: roots.bounded(choice)
     for name, choice in _CHOICES_BY_NAME_OR_IN_PLACE.items()
@@ -336,8 +337,7 @@ _ROUNDED: Mapping[Function, Function] = {
     division: overwriting(name, jumps.quotient) if name.endswith("_") else jumps.quotient
     for name in ("div", "divide", "div_", "divide_")
     for division in (
-        getattr(torch.Tensor, name),
-        getattr(torch, name, getattr(torch.Tensor, name)),
+        *(getattr(home, name) for home in (torch, torch.Tensor) if hasattr(home, name)),
         *operators_named(name),
     )
 }

@@ -314,7 +314,10 @@ _ALL: Mapping[Any, tuple[str, Jump]] = {
 
 
 def undecided(jump: Jump) -> Jump | None:
-    """Return where the function jumps though its choices are decided along a direction, as those of 2-norms at 0."""
+    """Return where the function jumps though its choices are decided along a direction; None if all are.
+
+    Of norms, for example, those of an order below 1 remain, and of quantiles the probability.
+    """
     in_part = _norm, _of_each(_norm), _matrix_norm, _norm_of_either, _renorm, _deviation, _rrelu, _atan2, _quantile
     return functools.partial(jump, is_decided=True) if jump in in_part else None
 

@@ -66,8 +66,8 @@ def conversion(in_torch: Function) -> Function:
 
     def converted(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         is_to_bools = torch.bool in dtypes_named(*args, **kwargs)
-        converted: Tensor = (asks_of_0(in_torch) if is_to_bools else to_integers)(input, *args, **kwargs)
-        return converted
+        result: Tensor = (asks_of_0(in_torch) if is_to_bools else to_integers)(input, *args, **kwargs)
+        return result
 
     return converted
 
@@ -82,34 +82,36 @@ def frac(input: Tensor) -> Tensor:
     return input - whole
 
 
-# Where a quotient x / y is a whole number, it rounds to this one, or to the one before.
+# Where a quotient x / y is a whole number, it rounds to this one, or to the one before. Parameters are called as torch
+# calls them: ``input`` is the dividend, and ``other`` the divisor.
 
 
-def _falls_short(input: Any, other: Any, is_whole: Tensor, towards_0: bool = False) -> Tensor:
+def _falls_short(dividend: Any, divisor: Any, is_whole: Tensor, towards_0: bool = False) -> Tensor:
     """Return where the quotient ``is_whole``, and becomes less, or moves ``towards_0``."""
     if _is_nowhere(is_whole):
         return is_whole
-    (x, dx), (y, dy) = value_and_tangent(input), value_and_tangent(other)
+    (x, dx), (y, dy) = value_and_tangent(dividend), value_and_tangent(divisor)
     speed = dx * y - x * dy  # that of x / y, times y squared
     return is_whole & ((speed * _sign(x, y) if towards_0 else speed) < 0)
 
 
 def _sign(x: Any, y: Any) -> Tensor:
+    """Return the sign of x / y."""
     return torch.as_tensor(value_of(x)).sign() * torch.as_tensor(value_of(y)).sign()
 
 
 def remainder(input: Any, other: Any) -> Tensor:
     """Decide `torch.remainder`, which is x - floor(x / y) y."""
-    rest = torch.remainder(input, other)
-    return torch.where(_falls_short(input, other, value_of(rest) == 0), rest + other, rest)
+    result = torch.remainder(input, other)
+    return torch.where(_falls_short(input, other, value_of(result) == 0), result + other, result)
 
 
 def fmod(input: Any, other: Any) -> Tensor:
     """Decide `torch.fmod`, which is x - trunc(x / y) y."""
-    rest = torch.fmod(input, other)
-    falls_short = _falls_short(input, other, value_of(rest) == 0, towards_0=True)
+    result = torch.fmod(input, other)
+    falls_short = _falls_short(input, other, value_of(result) == 0, towards_0=True)
     # A number has the dtype of the result, even beside a tensor without axes.
-    return torch.where(falls_short, rest + _sign(input, other).to(rest.dtype) * other, rest)
+    return torch.where(falls_short, result + _sign(input, other).to(result.dtype) * other, result)
 
 
 def quotient(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
@@ -123,10 +125,11 @@ def quotient(input: Any, other: Any, *, rounding_mode: str | None = None) -> Ten
     return result - falls_short * (_sign(input, other).to(result.dtype) if towards_0 else 1)
 
 
-# Of two operands.
+# Signs and angles, places among numbers, equality, and quantiles.
 
 
 def copysign(input: Tensor, other: Any) -> Tensor:
+    """Decide `torch.copysign`, |x| with the sign of ``other``."""
     signed = value_of(_beyond(other, value_of(other) == 0) if moves(other) else other)
     if not moves(input):
         return torch.copysign(input, signed)

@@ -188,9 +188,9 @@ WATCHED: Mapping[Function, Function] = dict(_watched())
 
 
 def bounded(choice: Function) -> Function:
-    """Return the choice between a tensor and a bound below it, as in ``clamp(x, min=0)``, with sums of squares kept.
+    """Return the choice between a tensor and a bound below it, as in ``clamp(x, min=0)``, by which sums stay known.
 
-    These are not negative. So a bound of 0 or less leaves them as they are.
+    A sum of squares is not negative. So a bound of 0 or less leaves it as it is.
     """
 
     @functools.wraps(choice)
@@ -199,8 +199,8 @@ def bounded(choice: Function) -> Function:
         sums = [(x.shape, squares) for x in operands if (squares := _squares_in(x))]  # which may be overwritten
         bounds = [x for x in operands if not _squares_in(x)]
         result: Tensor = choice(input, *args, **kwargs)
-        is_below = all(bound is None for bound in (*args[1:], kwargs.get("max")))
-        if is_below and [shape for shape, _ in sums] == [result.shape] and all(map(_is_at_most_0, bounds)):
+        is_unbounded_above = all(bound is None for bound in (*args[1:], kwargs.get("max")))
+        if is_unbounded_above and [shape for shape, _ in sums] == [result.shape] and all(map(_is_at_most_0, bounds)):
             _keep(result, sums[0][1])
         return result
 
