@@ -18,9 +18,17 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
-from jaxclamp._programs.choices import chooses, norm_along_direction
+from jaxclamp._programs.choices import chooses, jumps, norm_along_direction
 from jaxclamp._rules.operands import is_floating
-from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, inlined, mapped_anew, opened_calls, with_bodies
+from jaxclamp._transforms.jaxprs import (
+    WITH_BODIES,
+    computed,
+    equations,
+    inlined,
+    mapped_anew,
+    opened_calls,
+    with_bodies,
+)
 
 
 def with_defined_branches(jaxpr: Any) -> Any:
@@ -85,18 +93,23 @@ def _is_guard(eqn: JaxprEqn, made_by: Mapping[Any, JaxprEqn]) -> bool:
     return maker is not None and maker.primitive.name == "stop_gradient" and maker.invars == cases[1:]
 
 
+def _any_nan(results: Sequence[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.logical_or, (jnp.any(jnp.isnan(x)) for x in results if is_floating(x)))
+
+
 def _with_defined_branch(
     eqn: JaxprEqn, as_it_is: JaxprEqn, conditions: Sequence[JaxprEqn], is_guard: bool
 ) -> list[JaxprEqn]:
     """Return ``eqn`` with the branch that the ``conditions`` have at the point, if the one that is entered is NaN.
 
-    A guard lets the gradient into both of these branches. Whether a branch is NaN is asked of numbers that do not move:
-    so of ``as_it_is``, the equation before its bodies were rewritten. Else each nested ``cond`` would triple them.
+    A guard lets the gradient into both of these branches. Whether a branch is NaN is asked of ``as_it_is``, the
+    equation before its bodies were rewritten. Else each nested ``cond`` would triple them.
     """
     made = {var for condition in conditions for var in condition.outvars}
     atoms = [atom for condition in conditions for atom in condition.invars if isinstance(atom, Var)]
     read = [atom for atom in atoms if atom not in made]
     count = len(eqn.invars)
+    has_jumps = any(chooses(inner) and jumps(inner) for inner in equations(eqn))
 
     def select(eqn: JaxprEqn, which: jax.Array, cases: Sequence[jax.Array]) -> list[jax.Array]:
         results = eqn.primitive.bind(which, *cases, **eqn.params)
@@ -114,8 +127,11 @@ def _with_defined_branch(
             return select(eqn, holds | at_the_point, cases)
 
         def is_nan(which: jax.Array) -> jax.Array:
-            flags = [jnp.isnan(x) for x in select(as_it_is, which, lax.stop_gradient(cases)) if is_floating(x)]
-            return flags[0] if eqn.primitive is p.select_n_p else functools.reduce(jnp.logical_or, map(jnp.any, flags))
+            still = select(as_it_is, which, lax.stop_gradient(cases))
+            if eqn.primitive is p.select_n_p:
+                return jnp.isnan(still[0])
+            # A choice within takes a branch that is a number, as this one does: that of a step, or that of the point.
+            return _any_nan(still) & _any_nan(select(as_it_is, which, cases)) if has_jumps else _any_nan(still)
 
         def takes_the_other() -> jax.Array:
             return is_nan(holds) & ~is_nan(at_the_point)

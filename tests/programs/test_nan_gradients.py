@@ -118,6 +118,18 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
         1.0,
         0.5,
     ),
+    "cond in a cond, a number on one side": (
+        lambda x: lax.cond(x > 0, lambda x: lax.cond(x > 0, lambda x: 3 * x, lambda x: x / x, x), jnp.negative, x),
+        0.0,
+        1.0,
+        3.0,
+    ),
+    "where in a cond, a number on one side": (
+        lambda x: lax.cond(x > 0, lambda x: jnp.where(x > 0, 3 * x, x / x), jnp.negative, x),
+        0.0,
+        1.0,
+        3.0,
+    ),
     "piecewise": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT), 0.0, 1.0, 0.5),
     "piecewise, of an array": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT).sum(), [0.0, 1.0], 1.0, [0.5, 1.0]),
     "both undefined": (lambda x: jnp.where(x > 0, x * jnp.log(x), x / x), 0.0, 1.0, NAN),
