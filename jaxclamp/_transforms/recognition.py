@@ -345,7 +345,8 @@ def _norm_of_program(program: Any, orders: Iterable[float]) -> Rule | None:
 
 def calls(eqn: JaxprEqn, function: Callable[..., Any]) -> bool:
     """Return whether ``eqn`` calls the function, which is a ``custom_jvp``: whether their bodies are the same."""
-    (call,) = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns
+    # Of a number beside an array, a conversion may come before the call.
+    call = jax.make_jaxpr(function)(*(atom.aval for atom in eqn.invars)).eqns[-1]
     return _text(call.params["call_jaxpr"]) == _text(eqn.params["call_jaxpr"])
 
 

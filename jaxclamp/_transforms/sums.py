@@ -28,7 +28,7 @@ from jax.extend.core import primitives as p
 from jaxclamp._jax_versions import with_parts
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, equations, inlined, opened_calls, same, with_bodies
-from jaxclamp._transforms.recognition import recognized_euclidean
+from jaxclamp._transforms.recognition import calls, recognized_euclidean
 
 
 def with_slopes_of_sums(jaxpr: Any) -> Any:
@@ -145,12 +145,14 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     exponent = _exponent(root, makers)
     if not 0 < exponent < 1:
         return []
+    # Back from the root: of ``s = x * x;  t = y * y;  u = add s t;  sqrt u`` the terms of u are s and t, which are the
+    # powers of x and y. So u, s and t are ``behind``, and x and y the bases.
     pending: list[Any] = [root.invars[0]]
     behind: dict[Any, JaxprEqn] = {}
     bases: set[Any] = set()
     while pending:
         atom = pending.pop()
-        if isinstance(atom, Literal) or not (eqn := makers.get(atom)):
+        if not (eqn := _maker(atom, makers)):
             return []
         if atom not in behind:
             terms = _terms(eqn, makers)
@@ -183,7 +185,7 @@ def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> li
     order = 2 if squared else _exponent(power, makers)
     if order <= 1 or exponent != np.asarray(1 / order, power.outvars[0].aval.dtype):  # type: ignore[attr-defined]
         return []
-    absolute = _maker(power, 0, makers)
+    absolute = _maker(power.invars[0], makers)
     if not squared and absolute and absolute.primitive is p.abs_p:
         return [absolute, power]
     return [] if order % 2 else [*squared, power]  # a sum of odd powers may be 0 where they are not
@@ -226,7 +228,7 @@ def _bounded_by_0(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
 
 def _is_0(atom: Any, makers: _Makers) -> bool:
     """Return whether ``atom`` is the number 0, or a product with it."""
-    product = makers.get(atom) if isinstance(atom, Var) else None
+    product = _maker(atom, makers)
     factors = product.invars if product and product.primitive is p.mul_p else [atom]
     return any(_is_number(factor, makers, lambda number: number == 0) for factor in factors)
 
@@ -244,7 +246,7 @@ def _is_number(atom: Any, makers: _Makers, condition: Callable[[Any], bool]) -> 
 def _are_same(atoms: Sequence[Any], makers: _Makers) -> bool:
     """Return whether two operands are the same part of one variable."""
     while atoms[0] is not atoms[1]:
-        first, second = (None if isinstance(atom, Literal) else makers.get(atom) for atom in atoms)
+        first, second = (_maker(atom, makers) for atom in atoms)
         if not (first and second and first.primitive.name in _PARTS):
             return False
         if first.primitive is not second.primitive or first.params != second.params:
@@ -255,12 +257,12 @@ def _are_same(atoms: Sequence[Any], makers: _Makers) -> bool:
 
 def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     """Return the equations of ``x * conj(x)``, of complex numbers, if ``real`` takes the real part of that."""
-    product = _maker(real, 0, makers) if real.primitive is p.real_p else None
+    product = _maker(real.invars[0], makers) if real.primitive is p.real_p else None
     if product is None or product.primitive is not p.mul_p:
         return []
-    for factor in (0, 1):
-        conj = _maker(product, factor, makers)
-        if conj and conj.primitive is p.conj_p and conj.invars[0] is product.invars[1 - factor]:
+    for factor, other in (product.invars, product.invars[::-1]):
+        conj = _maker(factor, makers)
+        if conj and conj.primitive is p.conj_p and conj.invars[0] is other:
             return [conj, product]
     return []
 
@@ -296,39 +298,30 @@ def _logarithm_of_logsumexp(log: JaxprEqn, makers: _Makers) -> JaxprEqn | None:
     #     b = reduce_max(x);  c = max(-inf, b);  d = is_finite(c);  e = select_n(d, 0, c);  f = stop_gradient(e)
     #     i = exp(sub(x, f));  j = reduce_sum(i);  k = abs(j);  l = log(k);  add(l, f)
     # Only with the guard d is a sum of 0 what it says: a logarithm of another sum of exponentials may underflow.
-    absolute = _maker(log, 0, makers)
+    absolute = _maker(log.invars[0], makers)
     of_sum = log.replace(invars=absolute.invars) if absolute and absolute.primitive is p.abs_p else log
-    exp = _made_by(of_sum, ("reduce_sum", "exp"), makers)
-    difference = exp and _made_by(exp, ("sub",), makers)
-    select = difference and _made_by(difference, ("stop_gradient", "select_n"), makers, 1)
-    return of_sum if select and _made_by(select, ("is_finite",), makers) else None
+    difference = _made_by(of_sum.invars[0], ("reduce_sum", "exp", "sub"), makers)
+    guard = difference and _made_by(difference.invars[1], ("stop_gradient", "select_n", "is_finite"), makers)
+    return of_sum if guard else None
 
 
-def _made_by(eqn: JaxprEqn, names: tuple[str, ...], makers: _Makers, operand: int = 0) -> JaxprEqn | None:
-    """Return the last equation behind an operand, if those are of these primitives, each of the first of the next."""
-    maker: JaxprEqn | None = eqn
+def _made_by(atom: Any, names: Sequence[str], makers: _Makers) -> JaxprEqn | None:
+    """Follow ``atom`` back, by first operands, through equations of these names; return the last, if all are so."""
     for name in names:
-        maker = _maker_of_numbers(maker, operand, makers) if maker else None
-        operand = 0
-        if maker and maker.primitive.name != name:
+        maker = _maker(_before_reshaping(atom, makers), makers)
+        if maker is None or maker.primitive.name != name:
             return None
+        atom = maker.invars[0]
     return maker
 
 
-def _maker_of_numbers(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
-    """Return the equation that computes an operand; those that change the shape or the dtype alone are passed over."""
-    atom = _before_reshaping(eqn.invars[operand], makers)
-    return None if isinstance(atom, Literal) else makers.get(atom)
-
-
 def _before_reshaping(atom: Any, makers: _Makers) -> Any:
-    while isinstance(atom, Var) and (maker := makers.get(atom)) and maker.primitive.name in _RESHAPING:
+    while (maker := _maker(atom, makers)) and maker.primitive.name in _RESHAPING:
         (atom,) = maker.invars
     return atom
 
 
-def _maker(eqn: JaxprEqn, operand: int, makers: _Makers) -> JaxprEqn | None:
-    atom = eqn.invars[operand]
+def _maker(atom: Any, makers: _Makers) -> JaxprEqn | None:
     return None if isinstance(atom, Literal) else makers.get(atom)
 
 
@@ -342,21 +335,15 @@ _LINEAR = (*_RESHAPING, *_SUMS, *_CALLS, "add", "mul", "div", "select_n", "max")
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:
     """Return the function, `jax.numpy.logaddexp` or ``logaddexp2`` of real numbers, that ``eqn`` calls, by its body."""
-    # Most calls are ruled out at once; only then are the functions traced for these operands, and compared.
+    # Most calls are ruled out at once, and for the others the functions are traced.
     avals = [atom.aval for atom in eqn.invars]
     if eqn.primitive is not p.custom_jvp_call_p or len(avals) != 2:
         return None
     if not all(map(is_floating, avals)) or avals[0].dtype != avals[1].dtype:  # type: ignore[attr-defined]
         return None  # both functions convert their operands before this call
-    body = eqn.params["call_jaxpr"]
-    if all(inner.primitive is not p.log1p_p for inner in body.eqns):
+    if all(inner.primitive is not p.log1p_p for inner in eqn.params["call_jaxpr"].eqns):
         return None
-    for function in (jnp.logaddexp, jnp.logaddexp2):
-        # Of a number beside an array, a conversion may come before the call.
-        call = jax.make_jaxpr(function)(*avals).eqns[-1]
-        if str(call.params["call_jaxpr"]) == str(body):
-            return function
-    return None
+    return next((function for function in (jnp.logaddexp, jnp.logaddexp2) if calls(eqn, function)), None)
 
 
 def _elementwise(eqn: JaxprEqn) -> Callable[..., Any]:
