@@ -31,21 +31,16 @@ from jaxclamp._jax_versions import scan_sizes
 from jaxclamp._transforms.jaxprs import WITH_BODIES
 
 
-class Transposed(NamedTuple):
-    """An array with its axes in another order."""
+class View(NamedTuple):
+    """An array with its axes in another order, or its largest numbers along some of them.
+
+    Of a of shape (2, 3), ``max(a, axis=1)`` as a row has the order (None, 0), and the ``largest_along`` (1,).
+    """
 
     of: Var
-    order: tuple[int, ...]
-    """For each axis, which one of the array it is."""
-
-
-class Maximum(NamedTuple):
-    """The largest numbers of an array along some axes."""
-
-    of: Var
-    axes: frozenset[int]
     order: tuple[int | None, ...]
     """For each axis, which one of the array it is; None if it has been added."""
+    largest_along: frozenset[int | None] = frozenset()
 
 
 class Range(NamedTuple):
@@ -59,10 +54,8 @@ class Range(NamedTuple):
     """Whether a derivative may depend on it."""
     reached: frozenset[int] = frozenset()
     """Axes along which, taken together, each slice has a number that is ``high``."""
-    maximum: Maximum | None = None
-    """The array of which these are the largest numbers, if it is known."""
-    transposed: Transposed | None = None
-    """The array that this is with its axes in another order, if it is known."""
+    view: View | None = None
+    """Of which array these are the numbers, or the largest ones, if it is known."""
 
     @property
     def is_one_number(self) -> bool:
@@ -101,7 +94,7 @@ def _evaluated(jaxpr: Any, ranges: dict[Var, Range]) -> tuple[bool, list[Range]]
             is_finite = x.is_finite and (is_bounded or eqn.primitive is p.erf_inv_p)
             ranges[var] = _in_dtype(var.aval.dtype, x._replace(is_finite=is_finite))
     # The variables of a body mean nothing outside of it.
-    return without_bound, [of(atom)._replace(maximum=None, transposed=None) for atom in jaxpr.outvars]
+    return without_bound, [of(atom)._replace(view=None) for atom in jaxpr.outvars]
 
 
 def _lengths(atom: Any) -> tuple[float, ...]:
@@ -148,7 +141,7 @@ def _of_equation(eqn: JaxprEqn, operands: Sequence[Range]) -> tuple[bool, list[R
     bodies = list(jaxprs_in_params(eqn.params))
     if not bodies or eqn.primitive.name.startswith("scatter"):  # the body of a scatter adds two numbers, say
         rule = None if any(map(_is_complex, eqn.invars)) else _RULES.get(eqn.primitive.name)
-        return False, [rule(eqn, *operands)] if rule else [_unknown(eqn, operands)] * len(eqn.outvars)
+        return False, [rule(eqn, *operands)] if rule else [_made_of(*operands)] * len(eqn.outvars)
     if eqn.primitive is p.scan_p:
         return _of_scan(eqn, bodies[0], operands)
     if eqn.primitive.name == "shard_map":  # a device may have a part without the largest number
@@ -187,18 +180,18 @@ _CONSTANT = Range(is_finite=False, moves=False)
 """The range of one of which no more is known than that no derivative depends on it."""
 
 
-def _unknown(_: JaxprEqn, operands: Sequence[Range]) -> Range:
+def _made_of(*operands: Range) -> Range:
+    """Return the range of a result of which no more is known than its operands."""
     return Range(is_finite=all(x.is_finite for x in operands), moves=any(x.moves for x in operands))
 
 
 def _of_slices(x: Range) -> Range:
     """Return the range of the numbers of an array, whose axes are others."""
-    return x._replace(reached=frozenset(), maximum=None, transposed=None)
+    return x._replace(reached=frozenset(), view=None)
 
 
 def _either(x: Range, y: Range) -> Range:
-    low, high = min(x.low, y.low), max(x.high, y.high)
-    return Range(low, high, x.is_finite and y.is_finite, x.moves or y.moves)
+    return _made_of(x, y).within(min(x.low, y.low), max(x.high, y.high))
 
 
 # Which slopes are bounded.
@@ -270,23 +263,26 @@ def _positive(number: float) -> float:
 
 
 def _difference(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    result = _unknown(eqn, (x, y)).within(x.low - y.high, x.high - y.low)
-    array = _array(eqn.invars[0], x)
-    if y.maximum is None or y.maximum.of is not array.of:
+    result = _made_of(x, y).within(x.low - y.high, x.high - y.low)
+    array, largest = _array(eqn.invars[0], x), y.view
+    if largest is None or not largest.largest_along or largest.of is not array.of:
         return result
-    along = frozenset(k for k, axis in enumerate(array.order) if axis in y.maximum.axes)
+    along = frozenset(k for k, axis in enumerate(array.order) if axis in largest.largest_along)
     # Its other axes have to lie as those of the array; one without axes is the largest of all numbers, or of no array.
-    order = y.maximum.order or (None,) * len(array.order)
+    order = largest.order or (None,) * len(array.order)
     lies_alike = all(k in along if axis is None else axis == array.order[k] for k, axis in enumerate(order))
     return result._replace(high=0.0, reached=along) if lies_alike else result
 
 
-def _array(atom: Any, x: Range) -> Transposed:
-    return x.transposed or Transposed(atom, tuple(range(len(_lengths(atom)))))
+def _array(atom: Any, x: Range) -> View:
+    """Return an operand as a view of all numbers of an array: of another one, if it is a transpose, or of itself."""
+    if x.view and not x.view.largest_along:
+        return x.view
+    return View(atom, tuple(range(len(_lengths(atom)))))
 
 
 def _product(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    result = _unknown(eqn, (x, y))
+    result = _made_of(x, y)
     if eqn.invars[0] is eqn.invars[1]:
         return result.within(0.0, math.inf)
     ends = [0.0 if 0.0 in (a, b) else a * b for a in (x.low, x.high) for b in (y.low, y.high)]
@@ -295,7 +291,7 @@ def _product(eqn: JaxprEqn, x: Range, y: Range) -> Range:
 
 def _quotient(eqn: JaxprEqn, x: Range, y: Range) -> Range:
     if y.low <= 0:
-        return _unknown(eqn, (x, y))
+        return _made_of(x, y)
     inverse = y.within(1 / y.high, 1 / y.low)
     return _product(eqn, x, inverse) if eqn.invars[0] is not eqn.invars[1] else inverse.within(1.0, 1.0)
 
@@ -304,21 +300,21 @@ def _maximum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
     for operand, rival in ((x, y), (y, x)):
         if rival.high == -math.inf:  # no number is below it
             return operand
-    return _unknown(eqn, (x, y)).within(max(x.low, y.low), max(x.high, y.high))
+    return _made_of(x, y).within(max(x.low, y.low), max(x.high, y.high))
 
 
 def _minimum(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    return _unknown(eqn, (x, y)).within(min(x.low, y.low), min(x.high, y.high))
+    return _made_of(x, y).within(min(x.low, y.low), min(x.high, y.high))
 
 
 def _greater(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    result = _unknown(eqn, (x, y))
+    result = _made_of(x, y)
     certainly, possibly = result.is_finite and x.low > y.high, x.high > y.low  # NaN is greater than nothing
     return result.within(float(certainly), float(possibly))
 
 
 def _any_power(eqn: JaxprEqn, x: Range, y: Range) -> Range:
-    result = _unknown(eqn, (x, y))
+    result = _made_of(x, y)
     try:
         powers = _powers(x, y)
     except (OverflowError, ValueError):
@@ -344,45 +340,42 @@ def _logarithm(_: JaxprEqn, x: Range) -> Range:
 def _added_up(eqn: JaxprEqn, x: Range) -> Range:
     lengths = _lengths(eqn.invars[0])
     count = math.prod(lengths[axis] for axis in eqn.params["axes"])
-    if not count or x.low < 0:
-        return _unknown(eqn, (x,)).within(-math.inf if count else 0.0, math.inf if count else 0.0)
+    if not count:
+        return x.within(0.0, 0.0)
+    if x.low < 0:
+        return _made_of(x)
     # Numbers that are not negative add up to each of them at least: to the largest one, if each sum has it.
     least = x.high if x.reached and x.reached <= set(eqn.params["axes"]) else x.low
     return x.within(least, count * x.high)
 
 
 def _largest(eqn: JaxprEqn, x: Range) -> Range:
-    of, order = _array(eqn.invars[0], x)
-    axes = eqn.params["axes"]
-    remaining = tuple(axis for k, axis in enumerate(order) if k not in axes)
-    maximum = Maximum(of, frozenset(order[k] for k in axes), remaining) if x.is_finite else None
-    return _of_slices(x)._replace(maximum=maximum)
+    array, axes = _array(eqn.invars[0], x), eqn.params["axes"]
+    remaining = tuple(axis for k, axis in enumerate(array.order) if k not in axes)
+    view = View(array.of, remaining, frozenset(array.order[k] for k in axes)) if x.is_finite else None
+    return _of_slices(x)._replace(view=view)
 
 
 def _broadcast(eqn: JaxprEqn, x: Range) -> Range:
-    if x.maximum is None:
+    if x.view is None or not x.view.largest_along:
         return _of_slices(x)
-    order: list[int | None] = [None] * len(_lengths(eqn.outvars[0]))
-    for k, axis in zip(eqn.params["broadcast_dimensions"], x.maximum.order, strict=True):
-        order[k] = axis
-    return _of_slices(x)._replace(maximum=x.maximum._replace(order=tuple(order)))
+    axes = dict(zip(eqn.params["broadcast_dimensions"], x.view.order, strict=True))
+    order = tuple(axes.get(k) for k in range(len(_lengths(eqn.outvars[0]))))
+    return _of_slices(x)._replace(view=x.view._replace(order=order))
 
 
 def _transposed(eqn: JaxprEqn, x: Range) -> Range:
-    of, order = _array(eqn.invars[0], x)
-    permutation = eqn.params["permutation"]
-    maximum = x.maximum and x.maximum._replace(order=tuple(x.maximum.order[k] for k in permutation))
-    transposed = Transposed(of, tuple(order[k] for k in permutation))
-    return _of_slices(x)._replace(maximum=maximum, transposed=transposed)
+    view = x.view or _array(eqn.invars[0], x)
+    return _of_slices(x)._replace(view=view._replace(order=tuple(view.order[k] for k in eqn.params["permutation"])))
 
 
 def _converted(eqn: JaxprEqn, x: Range) -> Range:
     is_rounded = eqn.invars[0].aval.dtype != eqn.params["new_dtype"]  # type: ignore[attr-defined]
-    return x._replace(maximum=None, transposed=None) if is_rounded else x
+    return x._replace(view=None) if is_rounded else x
 
 
 _RULES: Mapping[str, Callable[..., Range]] = {
-    "add": lambda eqn, x, y: _unknown(eqn, (x, y)).within(x.low + y.low, x.high + y.high),
+    "add": lambda _, x, y: _made_of(x, y).within(x.low + y.low, x.high + y.high),
     "sub": _difference,
     "neg": lambda _, x: x.within(-x.high, -x.low),
     "mul": _product,
@@ -397,7 +390,7 @@ _RULES: Mapping[str, Callable[..., Range]] = {
     "lt": lambda eqn, x, y: _greater(eqn, y, x),
     "is_finite": lambda _, x: x.within(float(x.is_finite), 1.0),
     "square": lambda _, x: x.within(0.0, math.inf),
-    "integer_pow": lambda eqn, x: _unknown(eqn, (x,)) if eqn.params["y"] % 2 else x.within(0.0, math.inf),
+    "integer_pow": lambda eqn, x: _made_of(x) if eqn.params["y"] % 2 else x.within(0.0, math.inf),
     "abs": lambda _, x: x.within(max(0.0, x.low), max(-x.low, x.high)),
     "pow": _any_power,
     "exp": _exponential,
