@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
+from jax.extend.core import Jaxpr, Literal
 
 import jaxclamp
 from interop.frameworks.base import (
@@ -31,6 +31,7 @@ from interop.frameworks.base import (
 )
 from interop.frameworks.reseed import reseeded_in_jax
 from jaxclamp import TieReport
+from jaxclamp._transforms.jaxprs import equations
 
 
 class Jax(Convertible):
@@ -114,13 +115,10 @@ class Jax(Convertible):
 def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
     """Yield the finite numbers among the constants of a program, and those of the functions that it calls."""
     # Arrays are data more often than bounds, and a probe draws from these numbers alike.
-    atoms = (atom for eqn in jaxpr.eqns for atom in eqn.invars)
+    atoms = (atom for outer in jaxpr.eqns for eqn in equations(outer) for atom in eqn.invars)
     for constant in (*constants, *(atom.val for atom in atoms if isinstance(atom, Literal))):
         if np.ndim(constant) == 0 and jnp.issubdtype(jnp.result_type(constant), jnp.floating) and np.isfinite(constant):
             yield constant
-    for eqn in jaxpr.eqns:
-        for inner in jaxprs_in_params(eqn.params):
-            yield from _numbers(inner, ())
 
 
 def _result_and_gradient(

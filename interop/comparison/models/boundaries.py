@@ -24,7 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from interop.comparison.leaves import eps_of
 from interop.comparison.models.layers import CallRecorder, Key, Layer, Moment, Span
 from jaxclamp._jax_versions import closed, with_parts
-from jaxclamp._transforms.jaxprs import inlined
+from jaxclamp._transforms.jaxprs import equations, inlined
 
 boundary_p = Primitive("boundary")
 """The identity, at a boundary of a module; under `jax.vmap` the new axis comes first."""
@@ -173,16 +173,8 @@ def opened(traced: Any) -> Opened:
 def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:
     """Yield the equations, those whose bodies have boundaries replaced by these bodies."""
     for eqn in eqns:
-        if eqn.primitive in _INLINED and _has_boundaries(eqn):
+        if eqn.primitive in _INLINED and any(inner.primitive is boundary_p for inner in equations(eqn)):
             body = eqn.params[_INLINED[eqn.primitive]]
             yield from _with_boundaries_on_top(inlined(jaxpr_as_fun(closed(body)), eqn))
         else:
             yield eqn
-
-
-def _has_boundaries(eqn: JaxprEqn) -> bool:
-    return any(
-        inner.primitive is boundary_p or _has_boundaries(inner)
-        for jaxpr in jaxprs_in_params(eqn.params)
-        for inner in jaxpr.eqns
-    )

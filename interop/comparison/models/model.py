@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import Jaxpr, jaxpr_as_fun
 from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
@@ -18,6 +18,7 @@ from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, P
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array, is_float, weighted_total
 from interop.frameworks.reseed import CURE, draws, reseeded_in_jax
+from jaxclamp._transforms.jaxprs import equations
 
 Call: TypeAlias = Callable[..., Any]
 """How a model is called: ``call(model, *inputs)``."""
@@ -322,14 +323,12 @@ def _with_arrays(inputs: Sequence[Any], arrays: Iterable[Any]) -> list[Any]:
 
 def _flattened_shapes(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
     """Yield the shapes of the samples that a program reshapes to rows: (4, 4, 3) where (2, 4, 4, 3) becomes (2, 48)."""
-    for eqn in jaxpr.eqns:
+    for eqn in (inner for outer in jaxpr.eqns for inner in equations(outer)):
         if eqn.primitive is reshape_p:
             operand, result = eqn.invars[0].aval, eqn.outvars[0].aval
             before, after = operand.shape, result.shape  # type: ignore[attr-defined]
             if len(before) > len(after) == 2 and before[0] == after[0]:
                 yield before[1:]
-        for inner in jaxprs_in_params(eqn.params):
-            yield from _flattened_shapes(inner)
 
 
 def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:

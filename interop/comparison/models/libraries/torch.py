@@ -268,15 +268,11 @@ class _TorchRecorder(CallRecorder):
 
     def filled(self) -> list[Layer]:
         """Return the layers with what crossed their boundaries."""
-        for key in sorted(self._values):
-            value = self._values[key]
+        for key, value in sorted(self._values.items()):
             gradient = self._gradients.get(key)
-            array = to_host(value)
-            if gradient is not None:
-                point = Point(array, to_host(gradient))
-            else:
-                # No gradient came back, so that the total does not depend on it.
-                point = Point(array, np.zeros_like(array) if value.is_floating_point() else None)
+            if gradient is None and value.is_floating_point():
+                gradient = torch.zeros_like(value)  # none came back, so that the total does not depend on it
+            point = Point(to_host(value), None if gradient is None else to_host(gradient))
             getattr(self.layers[key.layer], key.direction).append(point)
         return self.layers
 
