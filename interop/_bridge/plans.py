@@ -68,7 +68,8 @@ class Plan:
 def classify(signature: Signature, values: Sequence[Any]) -> tuple[Any, list[torch.Tensor], list[float]]:
     """Return the kind of a call, its tensors and its numbers.
 
-    The kind is None if `normalized` has to convert an argument first, as a number of NumPy or a list of axes.
+    The kind is None if `normalized` has to convert an argument first, as a number of NumPy or a list of axes. That of
+    ``clamp(x, 0.0, 6.0)`` for a matrix x of float32 is ``(torch.float32, True, float, float)``.
     """
     kind: list[Any] = []
     tensors: list[torch.Tensor] = []

@@ -150,6 +150,7 @@ class Tape:
         apart = saved_tensors_hooks(_as_it_is, _as_it_is) if top_hooks() else contextlib.nullcontext()
         with self._pushing(), torch.inference_mode(False), without_forward_mode(), apart:  # which enables grad, too
             u = [torch.zeros_like(x, requires_grad=True) for x in tensors]
+            # u J, for each parameter its part; then the terms of u J v, whose slopes along u are J v.
             pulled = torch.autograd.grad(tensors, list(self._ends.values()), u, create_graph=True, allow_unused=True)
             if all(part is None for part in pulled):  # made of no parameter
                 return {}

@@ -98,6 +98,7 @@ class Table(NamedTuple):
 def _table(version: Version) -> Table:
     changed = {op for op in version.ops if not _has(op, version)}
     covered, uncovered = differentiated_by(changed), uncovered_losses(changed)
+    # Torch's own function stands where the gradient is the same; the others are pinned, or refuse to be differentiated.
     replaced = {**covered, **uncovered}
     in_native = {in_torch: op for _, in_torch, op in namesakes(NATIVE)}
     names = {in_torch: name for name, in_torch, _ in namesakes(NATIVE)}

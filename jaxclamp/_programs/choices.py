@@ -17,7 +17,6 @@ computed from the point and the direction, and are constants to a derivative. Wh
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -28,7 +27,7 @@ from jax.extend.core import JaxprEqn, Primitive
 from jax.extend.core import primitives as p
 
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
-from jaxclamp._rules.extremum import highest, is_first_device, lowest, ties_with, ties_with_devices
+from jaxclamp._rules.extremum import flattened, highest, is_first_device, lowest, ties_with, ties_with_devices
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
 from jaxclamp._transforms.recognition import recognized_euclidean
@@ -303,13 +302,6 @@ def _reduced(sign: int, operands: Arrays, tangents: Arrays, *, axes: Sequence[in
     chosen = _numbers(flat, -1) == _place(sign, operands, tangents, axes)[..., None]
     # Selected, not multiplied by the mask: 0 times infinity is NaN.
     return lambda x: jnp.sum(jnp.where(chosen, flattened(x, axes), jnp.zeros((), x.dtype)), -1)
-
-
-def flattened(x: jax.Array, axes: Sequence[int]) -> jax.Array:
-    """Return ``x`` with one axis, the last, in the place of ``axes``: of shape (2, 3, 4), with axes 0 and 2, (3, 8)."""
-    batch_axes = [axis for axis in range(x.ndim) if axis not in axes]
-    batch_shape = [x.shape[axis] for axis in batch_axes]
-    return x.transpose(*batch_axes, *axes).reshape(*batch_shape, math.prod(x.shape[axis] for axis in axes))
 
 
 def _place(sign: int, operands: Arrays, tangents: Arrays, axes: Sequence[int]) -> jax.Array:

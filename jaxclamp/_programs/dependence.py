@@ -60,7 +60,8 @@ def parted_by_motion(
 
     ``moves`` says which inputs do; integers, constants and what ``stop_gradient`` returns do not. A body may stand
     still in one of the equations that share it, and move in the others. So these candidates are copies, in copies of
-    the bodies that have them.
+    the bodies that have them. Of ``b = jit[body] x c;  d = jit[body] x x`` where x alone moves, and the body takes an
+    ``abs`` of its second input, the first call gets a copy of the body, and the ``abs`` in that copy is returned.
     """
     still: dict[int, JaxprEqn] = {}
 

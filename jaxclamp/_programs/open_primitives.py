@@ -12,7 +12,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn, jaxpr_as_fun
 
 from jaxclamp._jax_versions import closed, expanded
-from jaxclamp._programs.choices import Arrays, flattened, windows_of_padded
+from jaxclamp._programs.choices import Arrays, windows_of_padded
+from jaxclamp._rules.extremum import flattened
 
 Program: TypeAlias = Callable[..., list[jax.Array]]
 

@@ -89,11 +89,8 @@ class ExtremumFrom(Extremum):
 
     def _with_last(self, elements: jax.Array, last: jax.Array) -> jax.Array:
         """Return the elements along the axes as one line in the last axis, with the scalar ``last`` at its end."""
-        behind = tuple(range(-len(self.axes), 0))
-        lines = jnp.moveaxis(elements, self.axes, behind)
-        batch_shape = lines.shape[: lines.ndim - len(self.axes)]
-        lines = lines.reshape(*batch_shape, math.prod(lines.shape[len(batch_shape) :]))
-        return jnp.concatenate([lines, jnp.broadcast_to(last, (*batch_shape, 1))], axis=-1)
+        lines = flattened(elements, self.axes)
+        return jnp.concatenate([lines, jnp.broadcast_to(last, (*lines.shape[:-1], 1))], axis=-1)
 
     def code(self, primals: Arrays, active: Sequence[bool]) -> jax.Array:
         tied = self._tied(primals)
@@ -202,6 +199,13 @@ def is_first_device(flags: jax.Array, over: Mapping[str, Any]) -> jax.Array:
     number = lax.axis_index(over["axis_name"])
     beyond = jnp.iinfo(jnp.int32).max
     return number == lax.pmin(jnp.where(flags, number, beyond), **over)
+
+
+def flattened(x: jax.Array, axes: Sequence[int]) -> jax.Array:
+    """Return ``x`` with one axis, the last, in the place of ``axes``: of shape (2, 3, 4), with axes 0 and 2, (3, 8)."""
+    batch_axes = [axis for axis in range(x.ndim) if axis not in axes]
+    batch_shape = [x.shape[axis] for axis in batch_axes]
+    return x.transpose(*batch_axes, *axes).reshape(*batch_shape, math.prod(x.shape[axis] for axis in axes))
 
 
 def sharing(tied: jax.Array, axes: tuple[int, ...], convention: Convention) -> jax.Array:

@@ -169,6 +169,7 @@ def _equations(call: _Call, types: Types) -> list[tuple[tuple[Hashable, Hashable
         if len(traced.eqns) == 1:
             (eqn,) = traced.eqns
             (value,) = _results(traced, [_Value(i, {}) for i in range(len(types))])
+            # `jax.nn.relu` is a custom_jvp around ``jit[name=relu]``: in a differentiated scan the jit is left.
             inner = eqn.params["call_jaxpr"].eqns if eqn.primitive is p.custom_jvp_call_p else []
             return [(_key(part), value.formula) for part in ([eqn, *inner] if len(inner) == 1 else [eqn])]
     return []

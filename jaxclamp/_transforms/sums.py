@@ -167,7 +167,7 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     reads = {
         var: [atom for atom in eqn.invars if isinstance(atom, Var) and atom in behind] for var, eqn in behind.items()
     }
-    eqns = [behind[var] for var in graphlib.TopologicalSorter(reads).static_order()]
+    eqns = [behind[var] for var in graphlib.TopologicalSorter(reads).static_order()]  # as they run, not as met
     divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, _is_weight) for eqn in eqns]
     behind_divisor = eqns[divides.index(True) :] if any(divides) else []
     adds_up = any(eqn.primitive.name in _SUMS or len(_terms(eqn, makers)) > 1 for eqn in behind_divisor)

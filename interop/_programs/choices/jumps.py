@@ -172,7 +172,7 @@ def searchsorted(
 def _place(find: Callable[..., Tensor], input: Any, ordered: Tensor, **on_which_side: Any) -> Tensor:
     """Return the place of ``input`` among sorted numbers: beside an equal one, on the side to which it moves from it.
 
-    ``find`` returns it by the values.
+    ``find`` returns it by the values. Of 2 among (1, 2, 3) it is 1 before the equal number, and 2 behind it.
     """
     at_the_point, before, behind = find(**on_which_side), find(right=False), find(right=True)
     if _is_nowhere(before != behind):

@@ -130,6 +130,9 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
     """Take what a function makes of the arguments at ``terms``, in which it is linear, if some are sums of squares.
 
     The others of these are constants, which count as 0: where they are not, the result is not 0 where all elements are.
+
+    Of ``add(s, c)``, where ``s = x * x`` is such a sum and c is none, it is the form x -> add(x * x, 0 * c), with the
+    constant c. Of ``where(mask, s, c)``, whose terms are the arguments 1 and 2, the mask stays as it is.
     """
     sums = {i: squares for i in terms if i < len(args) and (squares := _squares_in(args[i]))}
     if not sums or "alpha" in kwargs:

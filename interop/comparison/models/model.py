@@ -280,6 +280,8 @@ class JaxModel(Model):
             program = jaxclamp.min_norm(program) if run.min_norm else program
             program = reseeded_in_jax(program) if run.reseeded else program
 
+            # What is differentiated are the zeros that are added at boundaries, or nudges, and the trained parameters.
+            # Beside the total it returns the state after the call, and all that crossed boundaries.
             def total(differentiated: Any, constant: Any) -> Any:
                 added, weights = differentiated
                 untrained, arrays = constant

@@ -159,7 +159,10 @@ def _agrees(crossed: Crossing, layers: tuple[Sequence[Layer], Sequence[Layer]]) 
 
 
 def _is_later(left: Key, key: Key, layers: Sequence[Layer]) -> bool:
-    """Return whether an array crosses the boundary at ``key`` when the layer of ``left`` has ended."""
+    """Return whether an array crosses the boundary at ``key`` when the layer of ``left`` has ended.
+
+    It enters or leaves a layer that begins behind that one, or leaves one around it.
+    """
     layer, end = layers[key.layer], layers[left.layer].end
     is_around = layer.begin < left.layer and layer.end >= end
     return layer.begin >= end or (is_around and key.direction == "outputs")

@@ -121,7 +121,7 @@ FORMATS: Mapping[str, Callable[[Sequence[Row], Sequence[Tally]], str]] = {
 def cells_of(rows: Sequence[Row], summary: Iterable[Tally]) -> tuple[list[str], list[tuple[list[str], dict[str, str]]]]:
     """Write the cells of a table: the headings, and for each line those of the case and, by heading, of the answers.
 
-    Dtypes with equal cells share a line.
+    Dtypes with equal cells share a line: ``["relu", "x=0", "x", "all", "0"]`` with ``{"jax": "✓ 0"}``, say.
     """
     present = {tally.framework for tally in summary}
     frameworks = [framework for framework in FRAMEWORKS if framework in present]
