@@ -33,16 +33,12 @@ Order: TypeAlias = tuple[int, ...] | None
 
 # NumPy has no name of its own for these: they travel as integers of the same width.
 _BY_BITS = {
-    torch.bfloat16: (torch.int16, np.dtype(np.int16), np.dtype(ml_dtypes.bfloat16)),
-    torch.float8_e4m3fn: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fn)),
-    torch.float8_e4m3fnuz: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fnuz)),
-    torch.float8_e5m2: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2)),
-    torch.float8_e5m2fnuz: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e5m2fnuz)),
-    torch.float8_e8m0fnu: (torch.uint8, np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e8m0fnu)),
+    getattr(torch, name): (torch.int16 if name == "bfloat16" else torch.int8, np.dtype(getattr(ml_dtypes, name)))
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 }
-_FROM_BITS = {extended: (host, dtype) for dtype, (_, host, extended) in _BY_BITS.items()}
-_X64_TORCH = (torch.float64, torch.int64, torch.complex128, torch.uint64)
-X64 = frozenset({*_X64_TORCH, *map(np.dtype, ("float64", "int64", "complex128", "uint64"))})
+_FROM_BITS = {dtype: (np.dtype(f"i{dtype.itemsize}"), in_torch) for in_torch, (_, dtype) in _BY_BITS.items()}
+_X64 = ("float64", "int64", "complex128", "uint64")
+X64 = frozenset({*(getattr(torch, name) for name in _X64), *map(np.dtype, _X64)})
 """The dtypes, of torch and of NumPy, that JAX would truncate silently unless its 64-bit mode is on."""
 _ALIGNMENT_ON_GPU = 16
 """The bytes of which an address on a GPU has to be a multiple: ``kEntryParameterAlignBytes`` of XLA."""
@@ -163,7 +159,7 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
             return lend_from_host(plain.contiguous(), order)
         if order is not None:
             host = host.transpose(order)
-        return host if via is None else host.view(via[2])
+        return host if via is None else host.view(via[1])
     except (TypeError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and (written := written_out(tensor)) is not tensor:
             return lend_from_host(written, order)
