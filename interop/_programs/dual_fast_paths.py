@@ -195,6 +195,7 @@ _WEIGHTED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_t
 
 
 def _faster() -> Iterator[tuple[Function, Function]]:
+    """Yield functions of torch, and what is called in the place of each."""
     for names, path in ((_DECOMPOSED, _all_dual), (_PRODUCTS, _linear), (_WEIGHTED, _weighted)):
         for name in names:
             for home in (torch, torch.Tensor, functional, torch.linalg):

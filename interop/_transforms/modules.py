@@ -306,7 +306,9 @@ def _used(module: torch.nn.Module) -> set[str]:
                     bases = set(type(module).__mro__) - {torch.nn.Module}
                     pending += filter(inspect.isfunction, (vars(base).get(name) for base in bases))
                 # ``x.clamp(0)``; but ``F.relu(x)`` is looked up, and ``self.norm(x)`` may call a layer of that name.
-                case ast.Call(func=ast.Attribute(value=base, attr=name)) if not _has_names(_meant(base, names)):
+                case ast.Call(func=ast.Attribute(value=base, attr=name)) if not isinstance(
+                    _meant(base, names), ModuleType | torch.nn.Module
+                ):
                     used.add(name)
                 # Called, or passed to another function.
                 case ast.Attribute() | ast.Name() if inspect.isroutine(meaning := _meant(node, names)):
@@ -327,7 +329,3 @@ def _meant(node: ast.expr, names: Mapping[str, Any]) -> Any:
                 return {**vars(home), **vars(home)["_modules"]}.get(name)
             return getattr(home, name, None) if isinstance(home, ModuleType) else None
     return None
-
-
-def _has_names(value: Any) -> bool:
-    return isinstance(value, ModuleType | torch.nn.Module)

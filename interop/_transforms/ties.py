@@ -264,7 +264,7 @@ def _counted(on_tie: torch.Tensor) -> tuple[int, torch.Tensor | int]:
 def _functions_that_tie() -> Mapping[Callable[..., Any], tuple[str, Callable[..., torch.Tensor]]]:
     """Map each function that can tie to its name, and to the function that says where it does."""
     masks = {name: _mask_of(op) for name, op in OPS.items()}
-    by_name = {name: masks[op.__name__] for name, op in TORCH_OPS.items()}
+    by_name = {name: masks[op.__name__] for name, op in TORCH_OPS.items()}  # clip has the mask of clamp
     for name in NATIVE:
         if name.startswith("adaptive_max_pool"):
             by_name[name] = functools.partial(mask_of_adaptive_pool, name)

@@ -3,14 +3,14 @@
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Literal
 
 import jaxclamp
 from interop.frameworks.base import (
@@ -91,10 +91,14 @@ class Jax(Convertible):
     reseeded = staticmethod(reseeded_in_jax)
 
     def bounds(self, function: Function, arguments: Arrays) -> set[float]:
-        """Collect the numbers in its program."""
+        """Collect the finite numbers in its program, and in those of the functions that it calls."""
         with jax.enable_x64(needs_64_bits(arguments.values())):
             program: Any = jax.make_jaxpr(function)(arguments)
-        return {float(number) for number in _numbers(program, program.consts)}
+        # Arrays are data more often than bounds, and a probe draws from these numbers alike.
+        atoms = (atom for outer in program.eqns for eqn in equations(outer) for atom in eqn.invars)
+        numbers = (*program.consts, *(atom.val for atom in atoms if isinstance(atom, Literal)))
+        are_floats = (np.ndim(n) == 0 and jnp.issubdtype(jnp.result_type(n), jnp.floating) for n in numbers)
+        return {float(n) for n in itertools.compress(numbers, are_floats) if np.isfinite(n)}
 
     def ties(self, function: Function, arguments: Arrays, influence: bool) -> TieReport:
         def of_floats(operands: Mapping[str, jax.Array]) -> Any:
@@ -110,15 +114,6 @@ class Jax(Convertible):
             held = [constant for constant in jax.make_jaxpr(of_floats)(operands).consts if is_float(constant)]
         missing = f"what the function holds ({len(held)} arrays; pass them as inputs)" if held else ""
         return replace(report, differentiated=differentiated_in_words(arguments, "", missing))
-
-
-def _numbers(jaxpr: Jaxpr, constants: Iterable[Any]) -> Iterator[Any]:
-    """Yield the finite numbers among the constants of a program, and those of the functions that it calls."""
-    # Arrays are data more often than bounds, and a probe draws from these numbers alike.
-    atoms = (atom for outer in jaxpr.eqns for eqn in equations(outer) for atom in eqn.invars)
-    for constant in (*constants, *(atom.val for atom in atoms if isinstance(atom, Literal))):
-        if np.ndim(constant) == 0 and jnp.issubdtype(jnp.result_type(constant), jnp.floating) and np.isfinite(constant):
-            yield constant
 
 
 def _result_and_gradient(

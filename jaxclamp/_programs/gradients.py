@@ -292,6 +292,7 @@ def _gradient(
             def of_active(*active: Tree) -> Any:
                 moved = dict(zip(positions, active, strict=True))
                 merged = [moved.get(i, arg) for i, arg in enumerate(args)]
+                # The program has the arrays among its arguments in this order, those in keywords last.
                 program.moves = [i in moved for i, arg in enumerate([*merged, kwargs]) for _ in split(arg)[0]]
                 result = program.run(*merged, **kwargs)
                 return result if has_aux else (result, None)

@@ -125,13 +125,12 @@ NORM = "norm of several equations"
 def _elements(eqns: Sequence[JaxprEqn]) -> list[Var]:
     """Return the variables of whose elements the equations take powers."""
     made = {var for eqn in eqns for var in eqn.outvars}
-    powers = [eqn for eqn in eqns if eqn.primitive.name not in _LINEAR or _is_square(eqn)]
-    read = dict.fromkeys(eqn.invars[0] for eqn in powers)
-    return [atom for atom in read if isinstance(atom, Var) and atom not in made]
-
-
-def _is_square(eqn: JaxprEqn) -> bool:
-    return eqn.primitive is p.mul_p and eqn.invars[0] is eqn.invars[1]
+    bases = dict.fromkeys(
+        eqn.invars[0]
+        for eqn in eqns
+        if eqn.primitive.name not in _LINEAR or (eqn.primitive is p.mul_p and eqn.invars[0] is eqn.invars[1])
+    )
+    return [atom for atom in bases if isinstance(atom, Var) and atom not in made]
 
 
 def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:

@@ -95,10 +95,11 @@ def _transposed(
         # Images have four axes, volumes five. Three may be a sequence of vectors as well as an image of one axis.
         orders = {n: channel_order(n, to_last=second_channels_last) for n in (4, 5)}
     # Integers may be anything, unless the caller says in which layout they are; truth values are masks.
-    may_be_image = is_float_array if layouts is None else _has_numbers
+    kind = jnp.floating if layouts is None else jnp.number
     second_inputs, notes = [], []
     for i, leaf in enumerate(inputs):
-        order = orders.get(np.ndim(leaf)) if may_be_image(leaf) else None
+        may_be_image = isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, kind)
+        order = orders.get(leaf.ndim) if may_be_image else None
         if order is None or list(order) == sorted(order):
             second_inputs.append(leaf)
             continue
@@ -106,10 +107,6 @@ def _transposed(
         second_inputs.append(transposed)
         notes.append(f"Input {i} of shape {leaf.shape} was given to the second model as {transposed.shape}.")
     return second_inputs, notes
-
-
-def _has_numbers(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.number)
 
 
 def _notes_of_constants(inputs: Sequence[Any]) -> list[str]:

@@ -36,11 +36,6 @@ def picture(op: Op, rows: Iterable[Row]) -> str:
     return svg.replace("#000000", "currentColor")
 
 
-def _wrapping(text: str) -> Markup:
-    """Let a browser wrap the text behind an underscore too, and never within a word."""
-    return escape(text).replace("_", Markup("_<wbr>"))
-
-
 def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") -> str:
     """Write the report.
 
@@ -58,7 +53,8 @@ def page(rows: Sequence[Row], pictures: Mapping[str, str], options: str = "") ->
     template = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template.filters["wrapping"] = _wrapping
+    # A browser may wrap such a text behind an underscore too, and never within a word.
+    template.filters["wrapping"] = lambda text: escape(text).replace("_", Markup("_<wbr>"))
     return template.from_string(source).render(
         headings=headings,
         lines=lines,
