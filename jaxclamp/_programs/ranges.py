@@ -97,9 +97,9 @@ def _evaluated(jaxpr: Any, ranges: dict[Var, Range]) -> tuple[bool, list[Range]]
     return without_bound, [of(atom)._replace(view=None) for atom in jaxpr.outvars]
 
 
-def _lengths(atom: Any) -> tuple[float, ...]:
-    """Return the length of each axis; `jax.export` leaves some open, which may be any."""
-    return tuple(length if isinstance(length, int) else math.inf for length in atom.aval.shape)
+def _length(atom: Any, axis: int) -> float:
+    """Return the length of an axis; `jax.export` leaves some open, which may be any."""
+    return length if isinstance(length := atom.aval.shape[axis], int) else math.inf
 
 
 def _in_dtype(dtype: Any, x: Range) -> Range:
@@ -278,7 +278,7 @@ def _array(atom: Any, x: Range) -> View:
     """Return an operand as a view of all numbers of an array: of another one, if it is a transpose, or of itself."""
     if x.view and not x.view.largest_along:
         return x.view
-    return View(atom, tuple(range(len(_lengths(atom)))))
+    return View(atom, tuple(range(atom.aval.ndim)))
 
 
 def _product(eqn: JaxprEqn, x: Range, y: Range) -> Range:
@@ -338,8 +338,7 @@ def _logarithm(_: JaxprEqn, x: Range) -> Range:
 
 
 def _added_up(eqn: JaxprEqn, x: Range) -> Range:
-    lengths = _lengths(eqn.invars[0])
-    count = math.prod(lengths[axis] for axis in eqn.params["axes"])
+    count = math.prod(_length(eqn.invars[0], axis) for axis in eqn.params["axes"])
     if not count:
         return x.within(0.0, 0.0)
     if x.low < 0:
@@ -360,7 +359,7 @@ def _broadcast(eqn: JaxprEqn, x: Range) -> Range:
     if x.view is None or not x.view.largest_along:
         return _of_slices(x)
     axes = dict(zip(eqn.params["broadcast_dimensions"], x.view.order, strict=True))
-    order = tuple(axes.get(k) for k in range(len(_lengths(eqn.outvars[0]))))
+    order = tuple(axes.get(k) for k in range(len(eqn.params["shape"])))
     return _of_slices(x)._replace(view=x.view._replace(order=order))
 
 
@@ -414,6 +413,6 @@ _RULES: Mapping[str, Callable[..., Range]] = {
         lambda _, x, *starts: _of_slices(x),
     ),
     "concatenate": lambda _, *parts: functools.reduce(_either, parts),
-    "iota": lambda eqn: Range(0.0, max(0.0, _lengths(eqn.outvars[0])[eqn.params["dimension"]] - 1.0), moves=False),
+    "iota": lambda eqn: Range(0.0, max(0.0, _length(eqn.outvars[0], eqn.params["dimension"]) - 1.0), moves=False),
 }
 """Maps the name of a primitive to the range of its result, a function of the equation and of its operands' ranges."""
