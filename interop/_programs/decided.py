@@ -213,7 +213,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **dict.fromkeys(("le", "less_equal", "__le__"), comparisons.comparison(operator.le)),
     "bool": comparisons.is_not_zero,
     **{name: jumps.conversion(getattr(torch.Tensor, name)) for name in ("to", "type", "type_as")},
-    **{name: jumps.step(getattr(torch.Tensor, name)) for name in ("int", "long", "short", "byte", "char")},
+    **{name: jumps.step(getattr(torch.Tensor, name)) for name in ("int", "long", "short", "byte", "char", "__int__")},
     **{name: jumps.step(getattr(torch, name)) for name in ("floor", "ceil", "trunc", "fix", "round", "signbit")},
     "angle": jumps.step(torch.angle),
     "frac": jumps.frac,

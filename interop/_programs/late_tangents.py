@@ -250,8 +250,8 @@ _NAMES_OF_CHOICES = (
     "logical_not", "logical_and", "logical_or", "logical_xor", "l1_loss", "smooth_l1_loss", "huber_loss", "max", "min",
     "max_pool1d", "max_pool2d", "max_pool3d", "amax", "amin", "argmax", "argmin", "aminmax", "sort", "argsort",
     "topk", "median", "floor", "ceil", "round", "trunc", "fix", "frac", "fmod", "remainder", "__mod__", "int", "long",
-    "short", "byte", "char", "signbit", "bucketize", "searchsorted", "isclose", "allclose", "equal", "quantile",
-    "nanquantile", "__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero",
+    "short", "byte", "char", "__int__", "signbit", "bucketize", "searchsorted", "isclose", "allclose", "equal",
+    "quantile", "nanquantile", "__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero",
 )
 """The functions that choose, and see by values that nothing ties; torch has no second derivative of hardsigmoid."""
 _NAMES_OF_READING = (

@@ -253,7 +253,7 @@ def _deviation(input: Tensor, dim: Any = None, *_: Any, is_decided: bool = False
 
 _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("floor", "ceil"), _where(lambda x: x == x.floor())),
-    **dict.fromkeys(("trunc", "fix", "frac", "int", "long", "short", "byte", "char"), _at_integers_but_0),
+    **dict.fromkeys(("trunc", "fix", "frac", "int", "long", "short", "byte", "char", "__int__"), _at_integers_but_0),
     **dict.fromkeys(("round", "special_round"), _at_halves),
     **dict.fromkeys(("to", "_to_copy", "type", "type_as"), _conversion),
     **dict.fromkeys(("signbit", "angle"), _at_0),

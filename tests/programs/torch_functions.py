@@ -52,6 +52,7 @@ KNOTS, LAST = torch.arange(-2.0, 3.0, dtype=torch.float64), torch.arange(4, -1, 
 STEPS: tuple[Function, ...] = (
     *(torch.floor, torch.ceil, torch.trunc, torch.fix, torch.frac),
     *(torch.Tensor.int, torch.Tensor.long, torch.Tensor.short, torch.Tensor.char, lambda x: x.abs().byte()),
+    lambda x: torch.tensor([int(one) for one in x.flatten()]).view_as(x),
     *(lambda x: x.to(torch.int32), lambda x: x.type(torch.LongTensor), lambda x: x.type_as(WHOLE)),
     *(lambda x: torch.fmod(x, 1.0), lambda x: x % 1, lambda x: torch.div(x, 1, rounding_mode="trunc")),
 )
