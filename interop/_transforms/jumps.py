@@ -69,6 +69,13 @@ def _conversion(input: Tensor, *args: Any, **kwargs: Any) -> Places:
     return _at_integers_but_0(input) if is_to_integers else []
 
 
+def _written(values: Any, dtype: torch.dtype) -> Places:
+    """Handle what writes values to a tensor, and converts them to its dtype."""
+    if dtype.is_floating_point or dtype.is_complex or not isinstance(values, Tensor):
+        return []
+    return _at_0(values) if dtype is torch.bool else _at_integers_but_0(values)
+
+
 def _copysign(input: Tensor, other: Any) -> Places:
     # |input| turns at 0, and the sign of the second operand jumps there.
     return [(input, input == 0), (other, torch.as_tensor(other) == 0)]
@@ -259,6 +266,9 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("signbit", "angle"), _at_0),
     # These ask whether numbers are 0.
     **dict.fromkeys(("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero"), _at_0),
+    "where": lambda condition, *branches, **named: [] if branches or named else _at_0(condition),
+    "copy_": lambda input, src, *_, **__: _written(src, input.dtype),
+    "__setitem__": lambda input, index, values: _written(values, input.dtype),
     "grid_sample": _grid_sample,
     "fake_quantize_per_tensor_affine": _fake_quantize,
     "fake_quantize_per_channel_affine": _fake_quantize_channels,

@@ -30,6 +30,8 @@ UNDECIDED: dict[str, tuple[Function, torch.Tensor]] = {
     "nextafter": (lambda x: torch.nextafter(x, torch.zeros_like(x)), X),
     "isin": (lambda x: torch.isin(x, ROW), X),
     "histc": (lambda x: torch.histc(x, 2, -1, 1), X),
+    "where(x)": (lambda x: x[torch.where(x)], X),
+    "written to integers": (lambda x: x * torch.zeros_like(x, dtype=torch.long).copy_(x), X),
     "matrix_rank": (torch.linalg.matrix_rank, 0 * POSITIVE),
     "the probability of a quantile": (lambda x: ROW.quantile(1 / 3 + x), T),
     "modes": (lambda x: x.mode(1).values, X),

@@ -26,6 +26,12 @@ def nothing_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(undecided, "_SHOWN", set())
 
 
+def assigned_to_truth_values(x: torch.Tensor) -> torch.Tensor:
+    mask = torch.zeros(3, dtype=torch.bool)
+    mask[:] = x
+    return x * mask
+
+
 # By the function: a call, a point where it jumps or turns, and one where it does not.
 JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "isin, by names": (lambda x: torch.isin(elements=x, test_elements=ONES) * x, [0.5, 1.0, 1.5], [0.5, 0.7, 1.5]),
@@ -72,6 +78,9 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "rrelu, in training": (lambda x: functional.rrelu(x, training=True), [0.0, 1.0, 2.0], [1.0, 1.0, 2.0]),
     "softplus": (lambda x: functional.softplus(x, 2.0, threshold=3.0), [1.5, 1.0, 2.0], [1.4, 1.0, 2.0]),
     "frexp": (lambda x: torch.frexp(x).mantissa, [0.5, 3.0, 3.0], [3.0, 3.0, 3.0]),
+    "where of one tensor": (lambda x: x[torch.where(x)], [0.0, 1.0, 2.0], [1.0, 1.0, 2.0]),
+    "copied to integers": (lambda x: x * torch.zeros(3).long().copy_(x), [1.0, 0.0, 0.5], [1.5, 0.0, 0.5]),
+    "assigned to truth values": (assigned_to_truth_values, [0.0, 1.0, 2.0], [1.0, 0.5, 2.0]),
     "in a vmap": (torch.func.vmap(lambda x: torch.frexp(x).mantissa), [0.5, 3.0, 3.0], [3.0, 3.0, 3.0]),
 }
 
