@@ -77,24 +77,15 @@ class Decided(Block):
             name, at = jump
             if remaining := at if choice is None else undecided(at):
                 _warn_on_jump(name, remaining, args, kwargs)
-        if choice and not is_moving:
+        if choice and is_moving:
+            return _chosen(func, choice, args, kwargs)
+        if choice:
             self.on_choice_of_torch(func, args, kwargs)
-        if choice is None or not is_moving:  # the usual case, and the only fast one
-            in_torch_or_faster = func if are_late() else _CALLED.get(func, func)
-            result = in_torch_or_faster(*args, **kwargs)
-            if watch := roots.WATCHED.get(in_torch):
-                watch(result, *args, **kwargs)
-            return result
-        # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
-        named = {NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED}
-        if (out := kwargs.get("out")) is None:
-            return choice(*args, **named)
-        if torch.is_grad_enabled() or not isinstance(out, torch.Tensor):
-            raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
-        result = choice(*args, **named)
-        if not out.numel():
-            out.resize_(result.shape)  # as torch does
-        return overwrite(func.__name__, lambda _: result, out)  # as an optimizer does
+        # The usual case, and the only fast one.
+        result = (func if are_late() else _CALLED.get(func, func))(*args, **kwargs)
+        if watch := roots.WATCHED.get(in_torch):
+            watch(result, *args, **kwargs)
+        return result
 
     def on_choice_of_torch(self, func: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Do what a subclass does before torch makes a choice among operands that do not move."""
@@ -103,8 +94,18 @@ class Decided(Block):
         return _RefusesChoices()
 
 
-def _may_move(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+def _chosen(func: Function, choice: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a choice in the place of a function of torch; ``out`` is overwritten, as by an optimizer."""
+    # ``ties`` means nothing here: the tangents decide for one side of the tie, where all conventions agree.
+    named = {NUMPY_NAMES.get(name, name): v for name, v in kwargs.items() if name not in _IGNORED}
+    if (out := kwargs.get("out")) is None:
+        return choice(*args, **named)
+    if torch.is_grad_enabled() or not isinstance(out, torch.Tensor):
+        raise NotImplementedError(f"{func.__name__}: out= has no derivative; call it without, and copy the result.")
+    result = choice(*args, **named)
+    if not out.numel():
+        out.resize_(result.shape)  # as torch does
+    return overwrite(func.__name__, lambda _: result, out)
 
 
 def operands(*values: Any) -> Iterator[Any]:
@@ -148,7 +149,8 @@ class _RefusesChoices(TorchFunctionMode):
             is_choice = jumps.is_discrete(*args[1:], **kwargs)
         else:
             is_choice = in_torch in CHOICES_BY_CALL or bool(in_torch in _ROUNDED and kwargs.get("rounding_mode"))
-        if is_choice and any(map(_may_move, operands(*args))):
+        tensors = [x for x in operands(*args) if isinstance(x, torch.Tensor)] if is_choice else []
+        if any(x.is_floating_point() or x.is_complex() for x in tensors):
             raise RuntimeError(
                 "torch.utils.checkpoint computes again, without tangents, what was decided by tangents; "
                 "call the function without a checkpoint in along and interop.grad."
