@@ -60,10 +60,11 @@ class Tape:
     """
 
     def __init__(self, directions: Mapping[Tensor, Tensor]) -> None:
-        self._directions = directions
+        self._directions, self._first = directions, next(iter(directions))
         self._ends: dict[Tensor, Any] = {x: x for x in directions}
         """Maps each parameter to where reverse passes find its gradient."""
         self._begin = self._end = next_number()
+        """The nodes on the tape have numbers from the first up to the second, which is set when the tangents come."""
         self._is_pushing = False
         self._apart = set[int]()
         """The nodes known not to be made of those on the tape, or to be of no use, as they are freed."""
@@ -72,8 +73,8 @@ class Tape:
 
     def begins_late(self) -> bool:
         """Return whether the block is to begin without tangents, which takes parameters without hooks, on the CPU."""
-        if remaining := _TIED.get(next(iter(self._directions)), 0):
-            _TIED[next(iter(self._directions))] = remaining - 1
+        if remaining := _TIED.get(self._first, 0):
+            _TIED[self._first] = remaining - 1
             return False
         return all(x.is_leaf and is_plain(x) and not has_hooks(x) for x in self._directions)
 
@@ -123,7 +124,7 @@ class Tape:
         self._results.clear()
         tangents = self._pushed_where_possible([*tensors], whole)
         if whole in tangents:
-            _TIED[next(iter(self._directions))] = _BLOCKS_AFTER_A_TIE
+            _TIED[self._first] = _BLOCKS_AFTER_A_TIE
         elif x.grad_fn:
             self._apart.add(number_of(x.grad_fn))
         return tangents

@@ -263,13 +263,17 @@ def _positive(number: float) -> float:
 
 
 def _difference(eqn: JaxprEqn, x: Range, y: Range) -> Range:
+    """Return the range of x - y: at most 0, and 0 somewhere in each row, if y is the largest number of each row of x.
+
+    Say x is a, of shape (2, 3), and y is ``max(a, axis=1, keepdims=True)``, spread to that shape. The view of y has the
+    order (0, None): its axis 0 lies as that of x, and along axis 1 all its numbers are the largest of the row.
+    """
     result = _made_of(x, y).within(x.low - y.high, x.high - y.low)
     array, largest = _array(eqn.invars[0], x), y.view
     if largest is None or not largest.largest_along or largest.of is not array.of:
         return result
     along = frozenset(k for k, axis in enumerate(array.order) if axis in largest.largest_along)
-    # Its other axes have to lie as those of the array; one without axes is the largest of all numbers, or of no array.
-    order = largest.order or (None,) * len(array.order)
+    order = largest.order or (None,) * len(array.order)  # a number has to be the largest of all
     lies_alike = all(k in along if axis is None else axis == array.order[k] for k, axis in enumerate(order))
     return result._replace(high=0.0, reached=along) if lies_alike else result
 
