@@ -20,14 +20,12 @@ def recording(recorder: CallRecorder, classes: Iterable[type], describe: Describ
     # Equinox, nnx and Keras have no interceptor.
     # A class that inherits its method is patched where that is defined, and each class once.
     defining = {next((base for base in cls.__mro__ if "__call__" in vars(base)), None) for cls in classes} - {None}
-    originals = {base: vars(base)["__call__"] for base in defining}
-    try:
-        for base, original in originals.items():
+    with contextlib.ExitStack() as patched:
+        for base in defining:
+            original = vars(base)["__call__"]
+            patched.callback(setattr, base, "__call__", original)
             setattr(base, "__call__", _recorded(recorder, original, describe))  # noqa: B010  # a method for mypy
         yield
-    finally:
-        for base, original in originals.items():
-            setattr(base, "__call__", original)  # noqa: B010
 
 
 def interceptor(recorder: CallRecorder, describe: Describe) -> Callable[..., Any]:

@@ -79,19 +79,17 @@ class Torch(Model):
         tensors = self._replacements(values)
         called = _Called(self.model, self.call)
         enter, leave = functools.partial(self._enter, recorder), functools.partial(self._leave, recorder)
-        handles = [module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._names]
-        # Also called where a module raises, as the one around it may catch that and go on.
-        handles += [module.register_forward_hook(leave, always_call=True) for module in self._names]
         tensor_inputs = [tensor_over(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf for leaf in inputs]
         passed = recorder.enter("", self.model, self.name, tensor_inputs)
-        try:
+        with contextlib.ExitStack() as hooks:
+            for module in self._names:
+                hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+                # Also called where a module raises, as the one around it may catch that and go on.
+                hooks.enter_context(module.register_forward_hook(leave, always_call=True))
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
             with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
                 call = reseeded_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
-        finally:
-            for handle in handles:
-                handle.remove()
         return recorder.leave(result), {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
     def _replacements(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
