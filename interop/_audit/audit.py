@@ -58,12 +58,10 @@ def _restoring() -> Iterator[None]:
         for buffer in module.buffers(recurse=False):  # the hook is called for each module inside, too
             keep(buffer)
 
-    handles = [register_optimizer_step_pre_hook(before_step), register_module_forward_pre_hook(before_forward)]
     try:
-        yield
+        with register_optimizer_step_pre_hook(before_step), register_module_forward_pre_hook(before_forward):
+            yield
     finally:
-        for handle in handles:
-            handle.remove()
         with torch.no_grad():
             for tensor, value_before in tensors.values():
                 tensor.copy_(value_before)
