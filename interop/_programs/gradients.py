@@ -54,8 +54,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     Taken as they are at x:
 
     - Of what jumps, ``frexp``, ``nextafter``, ``isin``, ``histc``, ``matrix_rank`` and ``where(x)``; numbers that are
-      written to integers or truth values, as by ``index[:] = x``; ``softplus`` at a threshold below 20;
-      the probability of a quantile.
+      written to integers or truth values, as by ``index[:] = x``; the bits of a number, as ``x.view(torch.int32)``;
+      ``softplus`` at a threshold below 20; the probability of a quantile.
     - Choices in torch's kernels: modes, ``rrelu`` in training, ``linalg.cond`` for 1 and infinity, norms and
       power-average pooling of an order below 1; the bounds ``max_norm`` in ``embedding``, and ``eps`` in
       ``cosine_similarity`` and ``gaussian_nll_loss``.
