@@ -112,12 +112,12 @@ def with_leaves(tree: Any, leaves: Iterator[Any]) -> Any:
 
 def _opened(tree: Any) -> tuple[Sequence[Any], Callable[[Sequence[Any]], Any]] | None:
     """Return what a container holds, and a function that makes one of other contents; None if it is no container."""
-    if callable(tree):  # modules among the arguments stay the objects that they are
+    if callable(tree):  # modules and classes among the arguments stay the objects that they are
         return None
     if isinstance(tree, dict):  # first, as results of transformers are dataclasses too
         names = sorted(tree, key=str)
         return [tree[name] for name in names], functools.partial(_with_parts, tree, names)
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+    if dataclasses.is_dataclass(tree):
         names = sorted(field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name))
         return [getattr(tree, name) for name in names], functools.partial(_with_parts, tree, names)
     if isinstance(tree, list | tuple):  # also those that JAX does not know, as torch.max returns
@@ -176,9 +176,9 @@ class CallRecorder:
         return marked
 
     @property
-    def innermost(self) -> str | None:
+    def innermost(self) -> str:
         """The path of the module that runs."""
-        return self.layers[self._running[-1]].path if self._running else None
+        return self.layers[self.running].path
 
     @property
     def running(self) -> int:

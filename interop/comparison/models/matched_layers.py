@@ -101,10 +101,8 @@ def _in_gaps(layers: Sequence[Layer], matched: Collection[int]) -> Mapping[tuple
 
 def matched_parent(layers: Sequence[Layer], i: int, matched: Collection[int]) -> int:
     """Return the innermost layer around this one that has a counterpart; the model itself has one."""
-    parent = layers[i].parent
-    while parent is not None and parent not in matched:
-        parent = layers[parent].parent
-    return parent or 0
+    parent = layers[i].parent or 0
+    return parent if parent in matched else matched_parent(layers, parent, matched)
 
 
 def _family_of(kind: str) -> str:

@@ -215,14 +215,14 @@ def _place(cause: Cause) -> str:
         return f"at {cause.layer.name}{of}"
     code = "the models' own code" if not cause.layer.first.path else f"the own code of {cause.layer.name}"
     ends = [f"{word} {end.name}" for word, end in (("after", cause.after), ("before", cause.before)) if end]
-    return f"in {code}" + (f", {' and '.join(ends)}" if ends else "") + of
+    return f"in {code}, {' and '.join(ends)}{of}"  # a layer with code of its own has others in it
 
 
 def _marked(cause: Cause) -> str:
     """Say what the mark in the table means."""
     if not cause.is_own_code:
         return "they first differ in this layer"
-    side = "before" if cause.before else "after" if cause.after else "of"
+    side = "before" if cause.before else "after"
     return f"they first differ in the code {side} this layer"
 
 
