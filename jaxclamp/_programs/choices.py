@@ -226,23 +226,23 @@ def _remainder(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     ``(dx * y - x * dy) / y**2``, and only its sign counts.
     """
     (x, y), (dx, dy) = operands, tangents
+    remainder = lax.rem(x, y)
     sign = jnp.sign(x) * jnp.sign(y)
-    jumps = (lax.rem(x, y) == 0) & (sign * (dx * y - x * dy) < 0)
-
-    def piece(x: jax.Array, y: jax.Array) -> jax.Array:
-        remainder = lax.rem(x, y)
-        return jnp.where(jumps, remainder + sign * y, remainder)
-
-    return piece
+    one_less = jnp.where((remainder == 0) & (sign * (dx * y - x * dy) < 0), sign, 0)
+    quotient = lax.round((x - remainder) / y) - one_less
+    remainder = jnp.where(one_less == 0, remainder, one_less * y)
+    # Another remainder in the piece would be decided once more by a derivative around this one.
+    return lambda x, y: _with_value(x - quotient * y, remainder)
 
 
 def _atan2(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:
     """Decide an angle: where x is negative and y is 0, it is pi if y rises, and -pi if y falls."""
     (y, x), (dy, _dx) = operands, tangents
-    angle = lax.atan2(y, x)
-    entered = jnp.where((y == 0) & (x < 0) & (jnp.abs(dy) > 0), jnp.copysign(angle, dy), angle)
-    turn = entered - angle  # 0, or a full turn; added, as the derivative of the angle is the same on both sides
-    return lambda y, x: lax.atan2(y, x) + turn
+    is_on_cut = (y == 0) & (x < 0)
+    half_turn = jnp.copysign(jnp.pi, jnp.where(jnp.abs(dy) > 0, dy, y))
+    # On the cut, half a turn away from the angle of the opposite point, around which nothing jumps.
+    side = jnp.where(is_on_cut, -1, 1).astype(x.dtype)
+    return lambda y, x: lax.atan2(side * y, side * x) + jnp.where(is_on_cut, half_turn, 0)
 
 
 def _sign(operands: Arrays, tangents: Arrays, **_: Any) -> Piece:

@@ -172,6 +172,9 @@ def test_transformations_of_the_gradient() -> None:
         np.testing.assert_array_equal(second(x), curvature)
     kink_of_second_order = lambda x: relu(x) ** 2 - relu(-x) ** 2  # noqa: E731
     assert jaxclamp.grad(jaxclamp.grad(kink_of_second_order))(0.0) == 2.0
+    for jumping in (lambda x: lax.rem(x + 1, 1.0) ** 3, lambda x: jnp.arctan2(x, -1.0) ** 3):
+        of_piece = jaxclamp.grad(jaxclamp.grad(jumping, direction=-1.0), direction=-1.0)
+        np.testing.assert_allclose(of_piece(0.0), jax.grad(jax.grad(jumping))(-1e-6), rtol=1e-5)
     scanned = lax.scan(lambda c, x: (c, jaxclamp.grad(step_value)(x)), 0.0, jnp.zeros(3))[1]
     np.testing.assert_array_equal(scanned, jnp.ones(3))
 
