@@ -265,6 +265,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "a pool of zeros that stand still": lambda x: pooled_zeros(x, (x - WEIGHTS).relu()) + kinked(x @ TURN),
     "a norm by hand": lambda x: (x * x).sum().sqrt() + 2 * (((y := x @ TURN) * y).sum() * 0.5 + x[0] ** 2) ** 0.5,
     "a norm by hand with weights": lambda x: (((x + 1).exp() + OTHER.exp()) * (x * x) + 0 * OTHER.sin()).sum().sqrt(),
+    "a root of squared errors": lambda x: functional.mse_loss(x @ TURN, x * WEIGHTS[0]).sqrt() + kinked(x),
     "norms": lambda x: (x @ TURN).norm() + torch.hypot(x * 2.0, x @ TURN).sum() + (x @ TURN).std(),
     "the largest alone": lambda x: (x + WEIGHTS).amax() + (x.unflatten(0, (2, 2)) @ TURN[:2]).max(1)[0].sum(),
     "the order alone": lambda x: (x + WEIGHTS).sort().values @ WEIGHTS + (x @ TURN).topk(2)[0].sum() + x.median(),

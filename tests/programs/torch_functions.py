@@ -64,6 +64,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         if name != "relu" or home is torch
     },
     "F.relu": (F.relu, X),
+    "root of mse_loss": (lambda x, y: F.mse_loss(x, y).sqrt(), X, X),
+    "root of mse_loss, summed": (lambda x: F.mse_loss(input=X, target=x, reduction="sum") ** 0.5, X),
     "F.relu6": (F.relu6, 3 * X),
     "F.relu6 inplace": (lambda x: F.relu6(x * 1, True), 3 * X),
     "F.hardtanh": (F.hardtanh, X),

@@ -17,6 +17,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.order import are_late, may_be_at, moves, value_and_tangent
@@ -118,6 +119,14 @@ def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | N
     return _form(lambda x: function(x, x), first) if _are_same(first, second) and first.dim() == 1 else None
 
 
+def _squared_error(function: Function, input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Squares | None:
+    """Take the squares of the differences of two tensors, a form of both: it is 0 where they are equal."""
+    is_weighted = kwargs.get("weight") is not None
+    if is_weighted or not (input.is_floating_point() and target.is_floating_point()):
+        return None
+    return Squares((input, target), lambda x, y: function(x, y, *args, **kwargs))
+
+
 def _are_same(x: Any, y: Any) -> bool:
     """Return whether two operands are one tensor, or the same part of one, as in ``x[0] * x[0]``."""
     if x is y or not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x._base is None or x._base is not y._base:
@@ -161,6 +170,7 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
     **dict.fromkeys(("mul", "multiply"), _product),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
     **dict.fromkeys(("dot", "matmul", "inner", "vdot"), _inner_product),
+    "mse_loss": _squared_error,
     "add": functools.partial(_linear, (0, 1)),
     "where": functools.partial(_linear, (1, 2)),
     "masked_fill": functools.partial(_linear, (0, 2)),
@@ -173,7 +183,7 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
 
 def _watched() -> Iterator[tuple[Function, Function]]:
     for name, maker in _MAKERS.items():
-        functions = (getattr(home, name, None) for home in (torch, torch.Tensor))
+        functions = (getattr(home, name, None) for home in (torch, torch.Tensor, functional))
         for function in (*filter(None, functions), *operators_named(name)):
             yield function, functools.partial(_watch, functools.partial(maker, function))
 
@@ -236,23 +246,23 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     value, _ = value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
     if (squares := _squares_in(input)) is None:
         return result
-    are_0, piece = _where_all_are_0(squares)
-    at_0 = (value == 0) & are_0
+    is_0, piece = _where_0(squares)
+    at_0 = (value == 0) & is_0
     return torch.where(at_0, piece, in_torch(torch.where(at_0, 1.0, input)))
 
 
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     result = torch.std(input, *args, **kwargs)
     squares = _form(torch.var, input, *args, **kwargs) if may_be_at(result, 0.0) else None
-    return result if squares is None else torch.where(*_where_all_are_0(squares), result)
+    return result if squares is None else torch.where(*_where_0(squares), result)
 
 
 def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     return std(input, *args, **kwargs), torch.std_mean(input, *args, **kwargs)[1]
 
 
-def _where_all_are_0(squares: Squares) -> tuple[Tensor, Tensor]:
-    """Return where all elements are 0, and for there, as they move by v, the piece x -> q(v, x) / |v| of the root."""
+def _where_0(squares: Squares) -> tuple[Tensor, Tensor]:
+    """Return where the sum is 0, and for there, as the elements move by v, the piece x -> q(v, x) / |v| of the root."""
     values, tangents = zip(*map(value_and_tangent, squares.elements), strict=True)
     squared_speed = squares.form(*tangents)
     stands = squared_speed == 0
