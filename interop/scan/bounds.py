@@ -1,17 +1,17 @@
 """Clamps before a function with an infinite slope on the bound, ``acos(clamp(x, -1, 1))``."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from interop.scan.finding import Finding
 from interop.scan.source import Source
 
-_ENDS = {
-    **dict.fromkeys(("acos", "asin", "arccos", "arcsin", "atanh", "arctanh"), (-1.0, 1.0)),
-    **dict.fromkeys(("sqrt", "log", "log2", "log10", "rsqrt"), (0.0,)),
-    **dict.fromkeys(("acosh", "arccosh"), (1.0,)),
+_ENDS: Mapping[str, Mapping[float, str]] = {
+    **{name: {-1.0: "-1 + 1e-6", 1.0: "1 - 1e-6"} for name in ("acos", "asin", "arccos", "arcsin", "atanh", "arctanh")},
+    **{name: {0.0: "1e-12"} for name in ("sqrt", "log", "log2", "log10", "rsqrt", "power")},
+    **{name: {1.0: "1 + 1e-6"} for name in ("acosh", "arccosh")},
 }
-"""Maps a function to where its slope is infinite."""
+"""Maps a function to where its slope is infinite, each place to a bound beside it."""
 _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "relu", "maximum", "minimum"}
 
 
@@ -23,14 +23,14 @@ def findings(source: Source, node: ast.Call | ast.BinOp) -> Iterator[Finding]:
         return
     # Of ``maximum(0, x)`` the bound comes first. One within the domain, as 1e-12 for a logarithm, is the cure.
     numbers = [0.0] if clamp.function == "relu" else map(source.number, clamp.x_and_bounds)
-    reached = [value for value in numbers if value in ends]
+    reached = [value for value in numbers if value is not None and value in ends]
     if reached:
         what = f"at {reached[0]:g} the slope of {function} is infinite: the gradient is inf or, times 0, NaN"
-        cure = "clamp to a bound within, as 1 - 1e-6 or 1e-12"
+        cure = f"clamp to a bound within, as {ends[reached[0]]}"
         yield Finding.at(source, node, "bound", what, "likely", cure)
 
 
-def singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr, tuple[float, ...]]:
+def singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr, Mapping[float, str]]:
     """Return the function that a node calls, its operand, and where its slope is infinite: at 0 for ``x ** 0.5``."""
     call = source.call(node)
     match node, call and (call.function, call.operands):
@@ -39,8 +39,8 @@ def singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr,
         case _, ("pow" | "power", (x, exponent)):
             pass
         case _, (function, (x, *_)):
-            return function, x, _ENDS.get(function, ())
+            return function, x, _ENDS.get(function, {})
         case _:
-            return "", node, ()
+            return "", node, {}
     power = source.number(exponent)
-    return f"the power {power}", x, (0.0,) if power is not None and power < 1 else ()
+    return f"the power {power}", x, _ENDS["power"] if power is not None and power < 1 else {}

@@ -54,9 +54,10 @@ NUMERIC = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)  # comp
 def check_operands(op: str, names: Iterable[str], operands: Iterable[object]) -> None:
     """Raise unless every operand is a real number or an array of them."""
     for name, operand in zip(names, operands, strict=True):
-        dtype = getattr(operand, "dtype", np.dtype(int))
+        # Tensors of other frameworks have dtypes that JAX cannot read.
+        dtype = getattr(operand, "dtype", np.dtype(int)) if isinstance(operand, NUMERIC) else np.dtype(object)
         is_extended = jnp.issubdtype(dtype, jax.dtypes.extended)  # of random keys, whose dtypes have no kind
-        if not isinstance(operand, NUMERIC) or is_extended or dtype.kind in "OSUMm":  # objects, texts, dates
+        if is_extended or dtype.kind in "OSUMm":  # objects, texts, dates
             raise TypeError(
                 f"{op}: {name} must be an array or a number, got {type(operand).__name__} {operand!r}; "
                 "convert it first, for example with jnp.asarray."

@@ -3,6 +3,7 @@
 import functools
 import traceback
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -28,6 +29,12 @@ ONES = jnp.ones(3)
         (lambda: jaxclamp.relu(np.array(["a"])), TypeError, r"relu: x must be an array or a number, got ndarray"),
         (lambda: jaxclamp.relu([1.0, 2.0]), TypeError, r"relu: x must be .* got list .*jnp\.asarray"),
         (lambda: jaxclamp.relu(None), TypeError, r"relu: x must be an array or a number, got NoneType"),
+        # A tensor of torch has a dtype, too.
+        (
+            lambda: jaxclamp.relu(SimpleNamespace(dtype="torch.float32")),
+            TypeError,
+            r"relu: x must be .* SimpleNamespace",
+        ),
         (lambda: jaxclamp.maximum(ONES, None), TypeError, r"maximum: y must be an array or a number"),
         (lambda: jaxclamp.clamp(ONES, jnp.ones(4), 1), ValueError, r"clamp: the shapes .* x \(3,\), min \(4,\), max"),
         (lambda: jaxclamp.hardtanh(ONES, 1, -1), ValueError, r"hardtanh: min_val=1 is greater than max_val=-1; swap"),
