@@ -124,13 +124,15 @@ NORM = "norm of several equations"
 
 def _elements(eqns: Sequence[JaxprEqn]) -> list[Var]:
     """Return the variables of whose elements the equations take powers."""
-    made = {var for eqn in eqns for var in eqn.outvars}
-    bases = dict.fromkeys(
-        eqn.invars[0]
-        for eqn in eqns
-        if eqn.primitive.name not in _LINEAR or (eqn.primitive is p.mul_p and eqn.invars[0] is eqn.invars[1])
-    )
-    return [atom for atom in bases if isinstance(atom, Var) and atom not in made]
+    makers = {var: eqn for eqn in eqns for var in eqn.outvars}
+
+    def base(eqn: JaxprEqn) -> Any:
+        if eqn.primitive is not p.mul_p:
+            return None if eqn.primitive.name in _LINEAR else eqn.invars[0]
+        x, y = ((maker.invars[0] if (maker := _maker(atom, makers)) else atom) for atom in eqn.invars)
+        return x if x is y else None  # of x * x, and of (x * c) * x
+
+    return [atom for atom in dict.fromkeys(map(base, eqns)) if isinstance(atom, Var) and atom not in makers]
 
 
 def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
@@ -180,7 +182,7 @@ def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> li
     """
     if power.primitive in (p.mul_p, p.dot_general_p) and _are_same(power.invars, makers):
         power = power.replace(invars=power.invars[:1] * 2)  # x[0] * x[0] has two slices of x
-    squared = _squared_size(power, makers)
+    squared = _squared_size(power, makers) or _scaled(power, makers)
     order = 2 if squared else _exponent(power, makers)
     if order <= 1 or exponent != np.asarray(1 / order, power.outvars[0].aval.dtype):  # type: ignore[attr-defined]
         return []
@@ -263,6 +265,17 @@ def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
         conj = _maker(factor, makers)
         if conj and conj.primitive is p.conj_p and conj.invars[0] is other:
             return [conj, product]
+    return []
+
+
+def _scaled(square: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
+    """Return the equation of ``c * x``, x as its first operand, if ``square`` is ``(c * x) * x`` for a number c."""
+    for product, x in (square.invars, square.invars[::-1]) if square.primitive is p.mul_p else ():
+        scaling = _maker(product, makers)
+        if isinstance(x, Var) and scaling and scaling.primitive is p.mul_p and x in scaling.invars:
+            number = scaling.invars[1 - scaling.invars.index(x)]
+            if _is_number(number, makers, _is_weight):
+                return [scaling.replace(invars=[x, number])]
     return []
 
 

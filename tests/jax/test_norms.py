@@ -168,6 +168,7 @@ def test_norms_of_jax_under_min_norm(dtype: str) -> None:
 
 BY_SUMS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "a root of a sum": lambda x: jnp.sqrt(sum((x[0] ** 2 / 2, 0.5 * x[0] ** 2, x[1] * x[1]))),
+    "a root of scaled squares": lambda x: jnp.sqrt(jnp.sum(x * (4 * x) + 4 * x * x) / 8),
     "a root of an inner product": lambda x: jnp.sqrt(x @ x),
     "a masked root": lambda x: jnp.sqrt(jnp.sum(jnp.where(~(x > 9), x * x, 0.0))),
 }
@@ -233,6 +234,8 @@ def test_other_roots_keep_their_slope() -> None:
         lambda x: jnp.sqrt(x[0] ** 2 + x[1] ** 4),
         lambda x: jnp.sqrt(x[0] ** 2 - x[1] ** 2),
         lambda x: jnp.sqrt(x[0] ** 2 + -1.0 * x[1] ** 2),
+        lambda x: jnp.sqrt(jnp.sum(x * x + -4.0 * x * x)),
+        lambda x: jnp.sqrt(jnp.sum(x * (x[::-1] * x))),
         lambda x: jnp.sqrt((squares := x * x) + squares * squares),
         lambda x: jnp.sqrt(_where(x > 9, x * x, 0.0)),
         lambda x: jnp.sqrt(jnp.outer(x, x)),
