@@ -126,15 +126,17 @@ def _with_defined_branch(
         if is_guard:
             return select(eqn, holds | at_the_point, cases)
 
-        def is_nan(which: jax.Array) -> jax.Array:
-            still = select(as_it_is, which, lax.stop_gradient(cases))
-            if eqn.primitive is p.select_n_p:
-                return jnp.isnan(still[0])
-            # A choice within takes a branch that is a number, as this one does: that of a step, or that of the point.
-            return _any_nan(still) & _any_nan(select(as_it_is, which, cases)) if has_jumps else _any_nan(still)
+        still = lax.stop_gradient(cases)
+
+        def is_nan(which: jax.Array, cases: Sequence[jax.Array]) -> jax.Array:
+            results = select(as_it_is, which, cases)
+            return jnp.isnan(results[0]) if eqn.primitive is p.select_n_p else _any_nan(results)
 
         def takes_the_other() -> jax.Array:
-            return is_nan(holds) & ~is_nan(at_the_point)
+            entered = is_nan(holds, still)
+            if has_jumps:  # a choice within takes a branch that is a number, as this one does
+                entered &= is_nan(holds, cases)
+            return entered & ~is_nan(at_the_point, still)
 
         # Only the last selection has a derivative.
         if eqn.primitive is p.select_n_p:

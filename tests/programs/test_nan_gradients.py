@@ -130,6 +130,12 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
         1.0,
         3.0,
     ),
+    "cond, undefined at the point": (
+        lambda x: lax.cond(x < 0, QUOTIENT[1], lambda x: lax.cond(x != 0, lambda x: 2 * x, lambda x: x / x, x), x),
+        0.0,
+        -1.0,
+        NAN,
+    ),
     "piecewise": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT), 0.0, 1.0, 0.5),
     "piecewise, of an array": (lambda x: jnp.piecewise(x, [x == 0], QUOTIENT).sum(), [0.0, 1.0], 1.0, [0.5, 1.0]),
     "both undefined": (lambda x: jnp.where(x > 0, x * jnp.log(x), x / x), 0.0, 1.0, NAN),
