@@ -270,11 +270,14 @@ def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
 
 def _scaled(square: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     """Return the equation of ``c * x``, x as its first operand, if ``square`` is ``(c * x) * x`` for a number c."""
-    for product, x in (square.invars, square.invars[::-1]) if square.primitive is p.mul_p else ():
-        scaling = _maker(product, makers)
-        if isinstance(x, Var) and scaling and scaling.primitive is p.mul_p and x in scaling.invars:
-            number = scaling.invars[1 - scaling.invars.index(x)]
-            if _is_number(number, makers, _is_weight):
+    if square.primitive is not p.mul_p:
+        return []
+    for product, x in (square.invars, square.invars[::-1]):
+        scaling = _maker(product, makers) if isinstance(x, Var) else None
+        if scaling is None or scaling.primitive is not p.mul_p:
+            continue
+        for number, factor in (scaling.invars, scaling.invars[::-1]):
+            if _is_number(number, makers, _is_weight) and _are_same((factor, x), makers):
                 return [scaling.replace(invars=[x, number])]
     return []
 
