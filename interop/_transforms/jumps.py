@@ -70,7 +70,7 @@ def _conversion(input: Tensor, *args: Any, **kwargs: Any) -> Places:
 
 
 def _written(values: Any, dtype: torch.dtype) -> Places:
-    """Handle what writes values to a tensor, and converts them to its dtype."""
+    """Handle values that are written to a tensor of that dtype: they jump if it holds integers or truth values."""
     if dtype.is_floating_point or dtype.is_complex or not isinstance(values, Tensor):
         return []
     return _at_0(values) if dtype is torch.bool else _at_integers_but_0(values)

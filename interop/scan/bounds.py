@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from interop.scan.finding import Finding
 from interop.scan.source import Source
 
+_AT_0 = {0.0: "1e-12"}
 _ENDS: Mapping[str, Mapping[float, str]] = {
     **{name: {-1.0: "-1 + 1e-6", 1.0: "1 - 1e-6"} for name in ("acos", "asin", "arccos", "arcsin", "atanh", "arctanh")},
-    **{name: {0.0: "1e-12"} for name in ("sqrt", "log", "log2", "log10", "rsqrt", "power")},
+    **dict.fromkeys(("sqrt", "log", "log2", "log10", "rsqrt"), _AT_0),
     **{name: {1.0: "1 + 1e-6"} for name in ("acosh", "arccosh")},
 }
 """Maps a function to where its slope is infinite, each place to a bound beside it."""
@@ -31,7 +32,7 @@ def findings(source: Source, node: ast.Call | ast.BinOp) -> Iterator[Finding]:
 
 
 def singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr, Mapping[float, str]]:
-    """Return the function that a node calls, its operand, and where its slope is infinite: at 0 for ``x ** 0.5``."""
+    """Return the function that a node calls, its operand, and its entry in `_ENDS`: that of 0 for ``x ** 0.5``."""
     call = source.call(node)
     match node, call and (call.function, call.operands):
         case ast.BinOp(left=x, op=ast.Pow(), right=exponent), _:
@@ -43,4 +44,4 @@ def singular(source: Source, node: ast.Call | ast.BinOp) -> tuple[str, ast.expr,
         case _:
             return "", node, {}
     power = source.number(exponent)
-    return f"the power {power}", x, _ENDS["power"] if power is not None and power < 1 else {}
+    return f"the power {power}", x, _AT_0 if power is not None and power < 1 else {}

@@ -261,9 +261,9 @@ def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     product = _maker(real.invars[0], makers) if real.primitive is p.real_p else None
     if product is None or product.primitive is not p.mul_p:
         return []
-    for factor, other in (product.invars, product.invars[::-1]):
-        conj = _maker(factor, makers)
-        if conj and conj.primitive is p.conj_p and conj.invars[0] is other:
+    for conjugate, x in (product.invars, product.invars[::-1]):
+        conj = _maker(conjugate, makers)
+        if conj and conj.primitive is p.conj_p and conj.invars[0] is x:
             return [conj, product]
     return []
 
