@@ -133,10 +133,10 @@ def _with_defined_branch(
             return jnp.isnan(results[0]) if eqn.primitive is p.select_n_p else _any_nan(results)
 
         def takes_the_other() -> jax.Array:
-            entered = is_nan(holds, still)
-            if has_jumps:  # a choice within takes a branch that is a number, as this one does
-                entered &= is_nan(holds, cases)
-            return entered & ~is_nan(at_the_point, still)
+            entered_is_nan = is_nan(holds, still)
+            if has_jumps:  # a choice in the branch falls as at the point, or as a step from it, whichever is a number
+                entered_is_nan &= is_nan(holds, cases)
+            return entered_is_nan & ~is_nan(at_the_point, still)
 
         # Only the last selection has a derivative.
         if eqn.primitive is p.select_n_p:
