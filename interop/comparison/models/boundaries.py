@@ -122,52 +122,62 @@ def _eps(eqn: JaxprEqn) -> float:
 
 
 def opened(traced: Any) -> Opened:
-    """Open the boundaries of a program."""
+    """Open the boundaries of a program: add a zero to each array of floats that crosses one.
+
+    Where a model calls ``b(a(x))``, what leaves a is what enters b. It has one number, and one zero:
+
+        y = boundary[a, inputs] x      y = x + 0a          number 0
+        z = sin y                      z = sin y
+        u = boundary[a, outputs] z     u = z + 0b          number 1
+        v = boundary[b, inputs] u      v = boundary u      number 1
+    """
     # First all boundaries are brought to the top, out of bodies: only there can a zero be an argument of the program.
     eqns = list(_with_boundaries_on_top(traced.eqns))
-    uses = Counter(var for eqn in eqns for var in eqn.invars if isinstance(var, Var))
-    uses.update(var for var in traced.outvars if isinstance(var, Var))
-    crossed: list[Any] = []  # the results of boundaries: the last results of the program
-    numbers: dict[Key, int] = {}  # from a crossing to its place among these
-    number_of: dict[Any, int] = {}  # the same from the variable that crossed
-    zeros: dict[int, Var] = {}  # from a place to the zero that is added there
-    renamed: dict[Any, Any] = {}  # from the result of a boundary that is left out to its operand
-    positions: dict[Key, int] = {}
+    numbers = _numbers(eqns, traced.outvars)
     opened_eqns: list[JaxprEqn] = []
+    positions: dict[Key, int] = {}
+    crossed: list[Any] = []
+    zeros: dict[int, Var] = {}  # from the number of an array to what is added to it
     for eqn in eqns:
-        eqn = eqn.replace(invars=[renamed.get(a, a) if isinstance(a, Var) else a for a in eqn.invars])
-        if eqn.primitive is not boundary_p:
-            opened_eqns.append(eqn)
-            continue
-        (x,), (y,), key = eqn.invars, eqn.outvars, eqn.params["key"]
-        positions.setdefault(key, len(opened_eqns))
-        # What leaves one module and enters the next, and nothing else, has one gradient at both: one zero serves. With
-        # other uses of it, the gradients differ. A key that is met again is that of a body that is inlined twice.
-        is_same = isinstance(x, Var) and x in number_of and uses[x] == 1
-        if key in numbers or is_same:
-            if is_same:
-                numbers.setdefault(key, number_of[x])
-            renamed[y] = x
-            uses[x] += uses[y] - 1  # what uses y uses x now, and the boundary itself, gone, does not
-            continue
-        number = numbers[key] = number_of[y] = len(crossed)
-        if jnp.issubdtype(x.aval.dtype, jnp.floating):
-            zeros[number] = Var(x.aval)
-            opened_eqns += inlined(jnp.add, eqn.replace(invars=[x, zeros[number]]))
-        else:
-            opened_eqns.append(eqn)
-        crossed.append(y)
-    results = [renamed.get(a, a) if isinstance(a, Var) else a for a in traced.outvars]
+        new = [eqn]
+        if eqn.primitive is boundary_p:
+            key: Key = eqn.params["key"]
+            x: Any = eqn.invars[0]
+            positions.setdefault(key, len(opened_eqns))
+            is_first = numbers[key] == len(crossed)  # of the boundaries that this array crosses
+            if is_first and jnp.issubdtype(x.aval.dtype, jnp.floating):
+                zero = zeros[numbers[key]] = Var(x.aval)
+                new = inlined(jnp.add, eqn.replace(invars=[x, zero]))
+            crossed += eqn.outvars if is_first else []
+        opened_eqns += new
     program = with_parts(
         traced,
         invars=[*zeros.values(), *traced.invars],
-        outvars=[*results, *crossed],
+        outvars=[*traced.outvars, *crossed],
         eqns=opened_eqns,
         # The names are one for each argument and result, of which there are more now.
         debug_info=traced.debug_info._replace(arg_names=None, result_paths=None),
     )
     shapes = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)
     return Opened(program, numbers, shapes, tuple(zeros), positions)
+
+
+def _numbers(eqns: Sequence[JaxprEqn], results: Iterable[Any]) -> dict[Key, int]:
+    """Number the arrays that cross boundaries, and map each crossing to the number of its array."""
+    uses = Counter(atom for atom in (*(a for eqn in eqns for a in eqn.invars), *results) if isinstance(atom, Var))
+    numbers: dict[Key, int] = {}
+    number_of: dict[Any, int] = {}  # from the result of a boundary
+    unused = itertools.count()
+    for eqn in eqns:
+        if eqn.primitive is boundary_p:
+            (x,), (y,), key = eqn.invars, eqn.outvars, eqn.params["key"]
+            # What leaves one module and enters the next has one gradient at both. With other uses of it, these differ.
+            if isinstance(x, Var) and x in number_of and uses[x] == 1:
+                number_of[y] = number_of[x]
+                numbers.setdefault(key, number_of[x])
+            elif key not in numbers:  # a key that is met again is that of a body that is inlined twice
+                numbers[key] = number_of[y] = next(unused)
+    return numbers
 
 
 def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:
