@@ -109,9 +109,6 @@ def roundings_of(bound: Bound) -> list[float]:
 def judge(bound: Bound, to_judge: Sequence[Place], roundings: Sequence[float]) -> Mapping[int, list[Judged]]:
     """Judge each place, and list the judgements by matches.
 
-    A difference seen only in the given precision is rounding, unless it is NaN or infinite, or min_norm removes it.
-    Where both arrays are nothing but rounding errors, in both precisions, it is rounding too.
-
     Args:
       bound: both models.
       to_judge: the places.
@@ -120,25 +117,11 @@ def judge(bound: Bound, to_judge: Sequence[Place], roundings: Sequence[float]) -
     as_given, precise = _as_given_and_precise(bound, to_judge)
     near_ties = precise.near_ties(bound.counterparts)
     judged = {}
-    # Conventions of libraries and near ties come last: they explain what would be called a bug without them.
     for place in to_judge:
-        finding, finding_as_given = precise.judgements[place], as_given.judgements[place]
-        coarse, fine = as_given.compared[place], precise.compared[place]
-        # Where a model computes a part in float32, as many do a softmax, an array of float64 keeps the rounding of that
-        # part, and agrees by the tolerance of float32. That is too wide for a bug such as another epsilon.
         explained = _MARGIN * (max(roundings) if place.is_gradient else roundings[place.match])
-        if finding == "agrees" and fine.is_rounded_within and fine.apart > explained:
-            finding = "port"
-        if finding in ("agrees", "rounding") and finding_as_given != "agrees":
-            # An infinity in float32 is an overflow of one side, and no rounding; a tie may be one in float32 alone.
-            is_graver = finding_as_given == "ties" or np.isinf(coarse.apart)
-            finding = finding_as_given if is_graver else "rounding"
-        if finding == "port" and place.variance_before is not None:
-            is_unbiasing = _differ_by_unbiasing(place.variance_before, (fine.first, fine.second), place.count)
-            finding = "library" if is_unbiasing else finding
-        if finding == "port" and place in near_ties:
-            finding = "near ties"
-        judged[place] = Judged(place.what, place.name, place.is_gradient, coarse.apart, fine.apart, finding)
+        finding = _finding(place, as_given, precise, explained, near_ties)
+        apart = as_given.compared[place].apart, precise.compared[place].apart
+        judged[place] = Judged(place.what, place.name, place.is_gradient, *apart, finding)
     if not all(one.agrees for one in judged.values()):
         judged = _with_random(bound.models, judged, as_given.compared)
     by_match: dict[int, list[Judged]] = defaultdict(list)
@@ -155,6 +138,35 @@ _MARGIN = 4
 
 In tests/compare/test_precisions.py right models are apart by 0.3 times that at most, and where one has an epsilon of
 1e-5 in place of 1e-6, by 15 times."""
+
+
+def _finding(
+    place: Place, as_given: _Findings, precise: _Findings, explained: float, near_ties: Collection[Place]
+) -> Judgement:
+    """Join what both precisions say of a place; rounding sets it apart by no more than ``explained``.
+
+    Say the models have these numbers there::
+
+        as given       in float64
+        1, 1.1         1, 1.1          port, unless a convention of the library or a near tie explains it
+        1, 1.001       1, 1            rounding, which is seen in the coarser precision alone
+        1, inf or NaN  1, 1            port: one side overflows
+        1, 0.5         1, 1            ties, if min_norm removes the difference: a tie of the coarser precision
+        1, 1.00001     1, 1.00001      port, where a model computes a part in float32, if rounding explains less
+    """
+    finding, fine = precise.judgements[place], precise.compared[place]
+    # Where a model computes a part in float32, as many do a softmax, an array of float64 keeps the rounding of that
+    # part, and agrees by the tolerance of float32. That is too wide for a bug such as another epsilon.
+    if finding == "agrees" and fine.is_rounded_within and fine.apart > explained:
+        finding = "port"
+    if finding in ("agrees", "rounding") and as_given.judgements[place] != "agrees":
+        is_graver = as_given.judgements[place] == "ties" or np.isinf(as_given.compared[place].apart)
+        finding = as_given.judgements[place] if is_graver else "rounding"
+    # Conventions of libraries and near ties come last: they explain what would be called a bug without them.
+    if finding == "port" and place.variance_before is not None:
+        is_unbiasing = _differ_by_unbiasing(place.variance_before, (fine.first, fine.second), place.count)
+        finding = "library" if is_unbiasing else finding
+    return "near ties" if finding == "port" and place in near_ties else finding
 
 
 @dataclass(frozen=True)
