@@ -206,35 +206,52 @@ def certified(
 def _path(node: Node, i: int, gradient: Tensor, cotangents: _Cotangents) -> Tensor:
     """Return 0 where no path is left, NaN where one has a slope that is not finite, and else a positive number.
 
-    The cotangents are such numbers, too. Where it is not known which element is made of which, each is made of all.
+    The cotangents are such numbers, too. Of ``where(x > 0, sqrt(x), x)`` at -1 the node of ``where`` has 0 for the root
+    and 1 for x. The root has a slope of NaN, and 0 for x all the same. So x gets 0 + 1: a NaN there may be replaced.
+    Of ``sqrt(x) * 0`` the node of the product has 1 for the root, although its slope is 0, and x gets NaN.
     """
     active = _active(cotangents)
     name = "" if _is_of_complex(gradient, active) else re.sub(r"Backward\d*$", "", node.name())
-    if name in _SELECTIONS:
+    if name in _SELECTIONS:  # it moves these numbers as it moves cotangents
         # 1 for each sum of paths: their number would overflow in a deep graph.
         return torch.where(gradient > 0, 1.0, gradient)
     if name in _ELEMENTWISE:
-        (cotangent,) = active
-        is_finite = _terms(node, i, [torch.ones_like(cotangent)]).isfinite()  # of a cotangent of 1 it is the slope
-        return torch.where(is_finite | (cotangent == 0), cotangent, math.nan).sum_to_size(gradient.shape)
+        return _path_of_elements(node, i, gradient, *active)
     if f"{name}Backward0" in _PRODUCTS:
-        (cotangent,) = active
-        if (product := _product(node, i)) is None:  # what addmm adds to the product
-            return cotangent.sum_to_size(gradient.shape)
-        factor, times = product
-        # How many terms of the sum are of a cotangent that is read, and a number that is not finite.
-        is_read = times((cotangent != 0).to(factor.dtype), (~factor.isfinite()).to(factor.dtype)) > 0
-        return torch.where(is_read, math.nan, times(cotangent, torch.ones_like(factor)))
-    # Nothing is known of the node: a path leads from each element of the results to all elements of the operand.
-    is_read = torch.stack([(cotangent != 0).any() for cotangent in active]).any()
+        return _path_of_product(node, i, gradient, *active)
+    return _path_of_rows(node, i, gradient, active, knows_rows=name in _IN_ROWS and len(active) == 1)
+
+
+def _path_of_elements(node: Node, i: int, gradient: Tensor, cotangent: Tensor) -> Tensor:
+    """Do as `_path` for a node that makes each element of those in its place: pass the cotangent on, or NaN."""
+    is_finite = _terms(node, i, [torch.ones_like(cotangent)]).isfinite()  # of a cotangent of 1 it is the slope
+    return torch.where(is_finite | (cotangent == 0), cotangent, math.nan).sum_to_size(gradient.shape)
+
+
+def _path_of_product(node: Node, i: int, gradient: Tensor, cotangent: Tensor) -> Tensor:
+    """Do as `_path` for a product of matrices: NaN where any of the terms is one of a path and no finite factor."""
+    if (product := _product(node, i)) is None:  # what addmm adds to the product
+        return cotangent.sum_to_size(gradient.shape)
+    factor, times = product
+    # How many terms of the sum are of a cotangent that is read, and a number that is not finite.
+    count = times((cotangent != 0).to(factor.dtype), (~factor.isfinite()).to(factor.dtype))
+    return torch.where(count > 0, math.nan, times(cotangent, torch.ones_like(factor)))
+
+
+def _path_of_rows(node: Node, i: int, gradient: Tensor, active: Sequence[Tensor], knows_rows: bool) -> Tensor:
+    """Do as `_path` for a node that makes the elements of a row of all others in it, as softmax.
+
+    A path leads from each element of a row to all of that row. Where rows are not known, the operand is one row.
+    """
     axes: Sequence[int] = range(gradient.dim())
-    if name in _IN_ROWS and len(active) == 1 and i == 0:  # the others are weights
+    if knows_rows and i == 0:  # the other operands are weights
         axes = _axes(node, gradient)
-        is_read = _spread(node, active[0] != 0, gradient).expand(gradient.shape)
-    is_finite = gradient.isfinite()
+        is_read = _spread(node, active[0] != 0, gradient)
+    else:
+        is_read = torch.stack([(cotangent != 0).any() for cotangent in active]).any()
+    is_read, is_finite = is_read.expand(gradient.shape), gradient.isfinite()
     for axis in axes:
-        is_read = is_read.any(axis, keepdim=True) if is_read.dim() else is_read
-        is_finite = is_finite.all(axis, keepdim=True)
+        is_read, is_finite = is_read.any(axis, keepdim=True), is_finite.all(axis, keepdim=True)
     return torch.where(is_read, torch.where(is_finite, 1.0, math.nan), 0.0).expand(gradient.shape)
 
 
