@@ -124,14 +124,18 @@ def normalized(signature: Signature, values: Sequence[Any]) -> list[Any]:
 def make_plan(
     op: Op, compute: Callable[..., Any], signature: Signature, values: Sequence[Any], tensors: Sequence[torch.Tensor]
 ) -> Plan:
-    """Plan the calls of an op with arguments such as ``values``, which are `normalized`."""
+    """Plan the calls of an op with arguments such as ``values``, which are `normalized`.
+
+    Of ``amax(x, 1)`` the program takes x, and 1 is a constant in it. Of ``clamp(x, 0.0, 6.0)`` it takes x and both
+    numbers, so that ``clamp(y, 0.0, 1.0)`` runs the same program.
+    """
     _refuse_complex(signature, values)
-    present = [(slot, value) for slot, value in enumerate(values) if value is not MISSING]
+    arguments = {signature.jax_names[slot]: value for slot, value in enumerate(values) if value is not MISSING}
     # Maps a parameter to where its argument comes from: a tensor of the call, a number of it, or a constant, itself.
-    sources = {signature.jax_names[slot]: _source(slot in signature.arrays, value) for slot, value in present}
-    numbers = tuple(name for name, source in sources.items() if source is _NUMBER)
+    sources = {name: _source(name in op.arrays, value) for name, value in arguments.items()}
+    numbers = {name: value for name, value in arguments.items() if sources[name] is _NUMBER}
     check = functools.partial(_check, op, sources)
-    check(*[value for slot, value in present if sources[signature.jax_names[slot]] is _NUMBER])
+    check(*numbers.values())
     dtypes = {tensor.dtype for tensor in tensors}
     dtype = None if signature.reduces else result_dtype(signature, values)
     if dtype is not None and not dtype.is_floating_point:  # a default such as -1.0 would promote
@@ -148,7 +152,7 @@ def make_plan(
         layout="channels_last" if signature.has_windows else "row-major" if signature.reduces else "kept",
     )
     x64 = dtype in X64 if dtype is not None else not dtypes.isdisjoint(X64)
-    return Plan(flat, signature, dtype, x64, numbers, check)
+    return Plan(flat, signature, dtype, x64, tuple(numbers), check)
 
 
 def _source(takes_arrays: bool, value: Any) -> Any:

@@ -63,37 +63,23 @@ class Signature:
         """What torch.autocast does to the arguments, if anything."""
         self.reduces = op.family == "reduction"
         self.has_windows = "kernel_size" in op.signature.parameters
-        # The record of amax has amax(x, axis, keepdims, *, ties) in JAX, and "torch:amax(x, dim=axis, keepdim=keepdims,
-        # out=out)". In torch that is amax(input, dim, keepdim, *, ties, out).
-        in_torch = self.in_torch.parameters
-        parameters = op.signature.parameters
-        in_jax = [parameters[name] for name in (*in_torch, "ties") if name in parameters]
-        names_in_torch = {**in_torch, **_TORCH_NAMES}
-        renamed = [
-            p.replace(
-                name=names_in_torch.get(p.name, p.name),
-                annotation=_tensor_type(p.name, op.types[p.name]) if p.name in op.arrays else op.types[p.name],
-            )
-            for p in in_jax
-        ]
-        result: Any = _Pair if op.types["return"] is WithIndices else torch.Tensor
-        forms = [
-            form.replace(annotation=result | None) if form.name == "out" else form
-            for form in _FORMS
-            if form.name in in_torch
-        ]
-        if "return_indices" in in_torch:
-            result |= _Pair
-        # Sorted by kind, as ``ties`` and ``out`` are keywords alone; the order within a kind stays.
+        # Of amax, whose record has "torch:amax(x, dim=axis, keepdim=keepdims, out=out)": input, dim, keepdim and ties.
+        parameters = _parameters_in_torch(op, self.in_torch.parameters)
+        returned: Any = _Pair if op.types["return"] is WithIndices else torch.Tensor
+        # Of amax: out.
+        forms = [form for form in _FORMS if form.name in self.in_torch.parameters]
+        forms = [form.replace(annotation=returned | None) if form.name == "out" else form for form in forms]
         self.inspected = inspect.Signature(
-            sorted([*renamed, *forms], key=lambda parameter: parameter.kind), return_annotation=result
+            # Sorted by kind, as ``ties`` and ``out`` are keywords alone; the order within a kind stays.
+            sorted([*parameters.values(), *forms], key=lambda parameter: parameter.kind),
+            return_annotation=returned | _Pair if "return_indices" in self.in_torch.parameters else returned,
         )
         names = list(self.inspected.parameters)
         aliases = {alias: name for alias, name in NUMPY_NAMES.items() if name in names}
         self._slots = {name: names.index(aliases.get(name, name)) for name in (*names, *aliases)}
-        self.jax_names = {self._slots[new.name]: old.name for old, new in zip(in_jax, renamed, strict=True)}
+        self.jax_names = {self._slots[parameter.name]: name for name, parameter in parameters.items()}
         """Maps a slot to the name of the parameter in jaxclamp."""
-        self.arrays = frozenset(self._slots[names_in_torch[name]] for name in op.arrays if name in in_torch)
+        self.arrays = frozenset(self._slots[parameters[name].name] for name in op.arrays if name in parameters)
         """The slots that take tensors and numbers."""
         self.forms = {form.name: self._slots[form.name] for form in forms}
         inspected = self.inspected.parameters.values()
@@ -155,6 +141,18 @@ class Signature:
             raise TypeError(f"got two values for one argument, {' and '.join(map(repr, repeated or kwargs))}")
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}; its arguments are ({self}).") from None
+
+
+def _parameters_in_torch(op: Op, names_in_torch: Mapping[str, str]) -> dict[str, inspect.Parameter]:
+    """Map the names of parameters in jaxclamp to the parameters in torch, in the order that these have there."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for name in (*names_in_torch, "ties"):
+        if name in op.signature.parameters:
+            parameters[name] = op.signature.parameters[name].replace(
+                name={**names_in_torch, **_TORCH_NAMES}.get(name, name),
+                annotation=_tensor_type(name, op.types[name]) if name in op.arrays else op.types[name],
+            )
+    return parameters
 
 
 def _tensor_type(name: str, annotation: Any) -> Any:
