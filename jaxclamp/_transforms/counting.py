@@ -167,39 +167,36 @@ class _Counting:
         }
 
     def _of(self, jaxpr: Any) -> tuple[Any, Counters]:
-        """Return ``jaxpr`` with its counts as one more result, and its counters; without any it stays as it is."""
+        """Return ``jaxpr`` with its counts as one more result, and its counters; without any it stays as it is.
+
+        Of a program with a maximum of 3 elements, and a scan whose body has 2 counters::
+
+            b = maximum a 0.0         b = maximum a 0.0
+                                      n = sum(a == 0.0)
+            c = scan[body] b          c, rows = scan[counting body] b     2 rows
+            return c                  return c, [[1, 0, n], *rows]        3 rows, for the 3 counters
+        """
         eqns: list[JaxprEqn] = []
-        numbers: list[Var] = []  # of ties at equations of this program
-        counters_here: list[tuple[Site, int]] = []
-        arrays: list[Var] = []  # of counts from bodies
-        counters_in_bodies: list[tuple[Site, int]] = []
+        here: list[tuple[Var, tuple[Site, int]]] = []  # the number of ties at an equation, and its counter
+        in_bodies: list[tuple[Var, Counters]] = []  # the rows from the bodies of an equation, and their counters
         stopped = needed_by_stop_gradient(jaxpr)
         for eqn in jaxpr.eqns:
             new = [eqn]
             if not stopped.isdisjoint(eqn.outvars):
                 pass  # no gradient depends on it
             elif counter := self._sites.counter(eqn):
-                counting, number, size = _number_on_tie(counter)
+                counting, (number,), size = _number_on_tie(counter)
                 new += counting
-                numbers += number
-                counters_here.append((counter.site, size))
+                here.append((number, (counter.site, size)))
             elif counted := self._counted_body(eqn):
-                new, counts, counters_in_body = counted
-                arrays += counts
-                counters_in_bodies += counters_in_body
+                new, (rows,), counters_in_body = counted
+                in_bodies.append((rows, counters_in_body))
             eqns += new
-        counters = (*counters_here, *counters_in_bodies)  # in the order in which `joined` puts their rows
+        # In the order in which `_joined` puts their rows.
+        counters = (*(counter for _, counter in here), *(counter for _, of_body in in_bodies for counter in of_body))
         if not counters:
             return jaxpr, ()
-
-        def joined(*operands: jax.Array) -> Counts:
-            here = [*map(_in_context, operands)]
-            rows = [_rows(here[: len(numbers)])] if numbers else []
-            return jnp.concatenate([*rows, *here[len(numbers) :]])
-
-        # What is inlined takes its line and its mesh from an equation: from the last one here, which it follows.
-        at_the_end = eqns[-1].replace(invars=[*numbers, *arrays], outvars=[])
-        joining, total = inlined_with_more(joined, at_the_end)
+        joining, total = _joined([number for number, _ in here], [rows for rows, _ in in_bodies], eqns[-1])
         return with_parts(jaxpr, eqns=[*eqns, *joining], outvars=[*jaxpr.outvars, *total]), counters
 
     def _counted_body(self, eqn: JaxprEqn) -> Counted:
@@ -312,6 +309,20 @@ class _Counting:
         out_specs = [*eqn.params["out_specs"], jax.P()]
         run = jax.shard_map(on_device, **mapped, out_specs=out_specs, axis_names=axes)
         return *inlined_with_more(run, eqn), counters
+
+
+def _joined(numbers: Sequence[Var], arrays: Sequence[Var], last: JaxprEqn) -> tuple[list[JaxprEqn], list[Var]]:
+    """Return equations that make a row of each number and stack these on the arrays, and the variable of that.
+
+    What is inlined takes its line and its mesh from an equation: from ``last``, which it follows.
+    """
+
+    def joined(*operands: jax.Array) -> Counts:
+        here = [*map(_in_context, operands)]
+        rows = [_rows(here[: len(numbers)])] if numbers else []
+        return jnp.concatenate([*rows, *here[len(numbers) :]])
+
+    return inlined_with_more(joined, last.replace(invars=[*numbers, *arrays], outvars=[]))
 
 
 def _number_on_tie(counter: Counter) -> tuple[list[JaxprEqn], list[Var], int]:
