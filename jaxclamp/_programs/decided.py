@@ -102,38 +102,43 @@ class DecidedProgram(Generic[P, R]):
         if id(eqn) in self._standing_still:
             # Another derivative, around this one, may move it: of a choice that is decided here it has no transpose.
             return [eqn]
-        # The first that fits counts. A norm, or x log y, may be a custom_jvp: so they come before functions with rules.
-        if norm := norm_along_direction(eqn):
-            return inlined(norm, eqn)
-        if constant := constant_beside_0(eqn):
-            return inlined(constant, eqn)
-        if self._moves_by_its_body(eqn):
-            return inlined(self._moving(eqn), eqn)
-        if _has_own_rule(eqn):
-            return inlined(_with_own_rule(eqn, self._within | {_function(eqn)}, self._moved), eqn)
         # A condition without equations is the bool that a rewritten loop carries: rewriting that again would not end.
         if eqn.primitive is p.while_p and eqn.params["cond_jaxpr"].eqns:
             carrying_the_condition = inlined(_carrying_the_condition(eqn), eqn)
             return [new for inner in carrying_the_condition for new in self._replace(inner, descend)]
+        function = self._along_direction(eqn)
+        return descend(eqn) if function is None else inlined(function, eqn)
+
+    def _along_direction(self, eqn: JaxprEqn) -> Callable[..., Any] | None:
+        """Return what ``eqn`` computes, with its derivative along the direction; None if its bodies have that alone.
+
+        The first that fits counts. A norm, or x log y, may be a custom_jvp: so they come before functions with rules.
+        """
+        if function := norm_along_direction(eqn) or constant_beside_0(eqn):
+            return function
+        if self._moves_by_its_body(eqn):
+            return self._moving(eqn)
+        if _has_own_rule(eqn):
+            return _with_own_rule(eqn, self._within | {_function(eqn)}, self._moved)
         if self._for_gradient and eqn.primitive in _DIFFERENTIATED_ONCE:
-            return inlined(_with_constant_tangent(eqn), eqn)
+            return _with_constant_tangent(eqn)
         if reason := UNDECIDED.get(eqn.primitive.name):
-            return inlined(_warned_of(eqn, reason), eqn)
+            return _warned_of(eqn, reason)
         if eqn.primitive is p.linear_solve_p:
             self._is_discrete |= operator_jumps(eqn)
             # Unless the operator jumps, the piece calls the solver as it is, and its results are those of ``eqn``. To
             # keep these beside it would read the right-hand side as a constant, of which JAX has no transpose where
             # that is a tangent.
-            return inlined(entering(eqn, solved(eqn, self._decided), with_jumps=True), eqn)
+            return entering(eqn, solved(eqn, self._decided), with_jumps=True)
         if program := opened(eqn):
             decided_inside = self._decided(program)
             self._is_discrete = True  # what is inside may jump
-            return inlined(entering(eqn, lambda *_: decided_inside, with_jumps=True), eqn)
-        if not chooses(eqn):
-            is_entered = eqn.primitive.name in WITH_BODIES or not any(map(chooses, equations(eqn)))
-            return descend(eqn) if is_entered else inlined(_warned_of(eqn, NOT_ENTERED), eqn)
-        self._is_discrete |= jumps(eqn)
-        return inlined(decided(eqn), eqn)
+            return entering(eqn, lambda *_: decided_inside, with_jumps=True)
+        if chooses(eqn):
+            self._is_discrete |= jumps(eqn)
+            return decided(eqn)
+        is_entered = eqn.primitive.name in WITH_BODIES or not any(map(chooses, equations(eqn)))
+        return None if is_entered else _warned_of(eqn, NOT_ENTERED)
 
     def _decided(self, program: Callable[..., Any]) -> Callable[..., Any]:
         return transformed(program, self._replace)
