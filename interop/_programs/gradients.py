@@ -174,10 +174,17 @@ def grad(
         if v is None:
             v = random_direction(leaves_of("grad", active, "the argument"), active, generator)
         if not has_aux:
-            return _differentiated("grad", fun, argnums, has_aux, v, args, kwargs)[1]
+            return _differentiated("grad", fun, argnums, v, args, kwargs)[1]
+
+        def first_of_pair(*args: Any, **kwargs: Any) -> Any:
+            result = fun(*args, **kwargs)
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise TypeError(f"grad: has_aux=True, and fun returned {type(result).__name__}; return a pair.")
+            return result[0]
+
         # The auxiliary result is to have no tangents: a second run makes it, of the arguments as they are.
         with _rehearsal(args, kwargs) as copies:
-            _, of_arguments = _differentiated("grad", fun, argnums, has_aux, v, *copies)
+            _, of_arguments = _differentiated("grad", first_of_pair, argnums, v, *copies)
         return of_arguments, fun(*args, **kwargs)[1]
 
     return gradient
@@ -247,9 +254,7 @@ def subdifferential(
 
         def along_vector(vector: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
             with _rehearsal(args, kwargs) as copies:
-                derivative, gradient = _differentiated(
-                    "subdifferential", fun, argnums, False, unflatten(vector), *copies
-                )
+                derivative, gradient = _differentiated("subdifferential", fun, argnums, unflatten(vector), *copies)
             return derivative.item(), flatten(gradient)
 
         # Two gradients that differ by rounding are one piece, and the least precise argument says how much that is.
@@ -263,7 +268,6 @@ def _differentiated(
     name: str,
     fun: Callable[..., Any],
     argnums: int | tuple[int, ...],
-    has_aux: bool,
     direction: Tree,
     args: Sequence[Any],
     kwargs: Any,
@@ -280,10 +284,7 @@ def _differentiated(
     def primal(*active: Tree) -> tuple[torch.Tensor, torch.Tensor]:
         def of_active(*active: Tree) -> Any:
             moving = dict(zip(positions, active, strict=True))
-            result = fun(*(moving.get(i, arg) for i, arg in enumerate(args)), **kwargs)
-            if has_aux and not (isinstance(result, tuple) and len(result) == 2):
-                raise TypeError(f"{name}: has_aux=True, and fun returned {type(result).__name__}; return a pair.")
-            return result[0] if has_aux else result
+            return fun(*(moving.get(i, arg) for i, arg in enumerate(args)), **kwargs)
 
         nonlocal node
         value, derivative = _pushed_forward(name, of_active, active, tuple(tangents))

@@ -283,11 +283,7 @@ def _gradient(
         # Reverse mode over forward mode: what `primal` returns is the value as forward mode computes it, by the pieces
         # that are entered. Its gradient is that of these pieces.
         def primal(*active: Tree) -> Any:
-            if direction is None:
-                tangents = random_direction(jax.random.key(0) if key is None else key, active)
-            else:
-                tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
-                check_direction(name, tangents, active)
+            tangents = _tangents(name, is_one, direction, key, active)
 
             def of_active(*active: Tree) -> Any:
                 moved = dict(zip(positions, active, strict=True))
@@ -308,3 +304,12 @@ def _gradient(
         return parts[0] if is_one else parts, result
 
     return program, gradient
+
+
+def _tangents(name: str, is_one: bool, direction: Tree, key: jax.Array | None, active: Tree) -> Tree:
+    """Return the direction as a tuple, one for each argument that is differentiated, or draw it."""
+    if direction is None:
+        return random_direction(jax.random.key(0) if key is None else key, active)
+    tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
+    check_direction(name, tangents, active)
+    return tangents
