@@ -144,27 +144,8 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     Of `jax.numpy.linalg.vector_norm` of order 3 they are ``b = abs a;  c = pow b 3.0;  d = reduce_sum c;  pow d 1/3``.
     """
     exponent = _exponent(root, makers)
-    if not 0 < exponent < 1:
+    if not 0 < exponent < 1 or not (behind := _behind(root.invars[0], exponent, makers)):
         return []
-    # Back from the root: of ``s = x * x;  t = y * y;  u = add s t;  sqrt u`` the terms of u are s and t, which are the
-    # powers of x and y. So u, s and t are ``behind``, and x and y the bases.
-    pending: list[Any] = [root.invars[0]]
-    behind: dict[Any, JaxprEqn] = {}
-    bases: set[Any] = set()
-    while pending:
-        atom = pending.pop()
-        if not (eqn := _maker(atom, makers)):
-            return []
-        if atom not in behind:
-            terms = _terms(eqn, makers)
-            eqns = [eqn] if terms else _equations_of_power(eqn, exponent, makers)
-            if not eqns:
-                return []
-            behind.update((var, new) for new in eqns for var in new.outvars)
-            pending += terms
-            bases |= set() if terms else {eqns[0].invars[0]}
-    if not bases.isdisjoint(behind):
-        return []  # a sum of powers of several orders, as ``s + s * s`` of ``s = x * x``
     reads = {
         var: [atom for atom in eqn.invars if isinstance(atom, Var) and atom in behind] for var, eqn in behind.items()
     }
@@ -173,6 +154,33 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     behind_divisor = eqns[divides.index(True) :] if any(divides) else []
     adds_up = any(eqn.primitive.name in _SUMS or len(_terms(eqn, makers)) > 1 for eqn in behind_divisor)
     return [] if adds_up else [*eqns, root]
+
+
+def _behind(total: Any, exponent: float, makers: _Makers) -> dict[Any, JaxprEqn]:
+    """Map the variables from powers, of which ``exponent`` takes the root, to ``total`` to their equations.
+
+    It is empty if ``total`` is no sum of powers. Of ``s = x * x;  t = y * y;  u = add s t`` the terms of u are s and t,
+    which are the powers of x and y. So these three are mapped, and x and y are the bases.
+    """
+    pending: list[Any] = [total]
+    behind: dict[Any, JaxprEqn] = {}
+    bases: set[Any] = set()
+    while pending:
+        atom = pending.pop()
+        if not (eqn := _maker(atom, makers)):
+            return {}
+        if atom in behind:
+            continue
+        if terms := _terms(eqn, makers):
+            behind.update(dict.fromkeys(eqn.outvars, eqn))
+            pending += terms
+        elif eqns := _equations_of_power(eqn, exponent, makers):
+            behind.update((var, new) for new in eqns for var in new.outvars)
+            bases.add(eqns[0].invars[0])
+        else:
+            return {}
+    # Else it is a sum of powers of several orders, as ``s + s * s`` of ``s = x * x``.
+    return behind if bases.isdisjoint(behind) else {}
 
 
 def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> list[JaxprEqn]:
