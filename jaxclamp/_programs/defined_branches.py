@@ -93,14 +93,13 @@ def _is_guard(eqn: JaxprEqn, made_by: Mapping[Any, JaxprEqn]) -> bool:
     return maker is not None and maker.primitive.name == "stop_gradient" and maker.invars == cases[1:]
 
 
-def _any_nan(results: Sequence[jax.Array]) -> jax.Array:
-    return functools.reduce(jnp.logical_or, (jnp.any(jnp.isnan(x)) for x in results if is_floating(x)))
-
-
 def _with_defined_branch(
     eqn: JaxprEqn, as_it_is: JaxprEqn, conditions: Sequence[JaxprEqn], is_guard: bool
 ) -> list[JaxprEqn]:
     """Return ``eqn`` with the branch that the ``conditions`` have at the point, if the one that is entered is NaN.
+
+    Say ``a = gt x 0;  c = select_n a 0 b`` with b = x log x, where x rises from 0. The step enters b, which is NaN. At
+    the point ``gt x 0`` is False, and its branch 0 a number: so that is taken.
 
     A guard lets the gradient into both of these branches. Whether a branch is NaN is asked of ``as_it_is``, the
     equation before its bodies were rewritten. Else each nested ``cond`` would triple them.
@@ -108,41 +107,46 @@ def _with_defined_branch(
     made = {var for condition in conditions for var in condition.outvars}
     atoms = [atom for condition in conditions for atom in condition.invars if isinstance(atom, Var)]
     read = [atom for atom in atoms if atom not in made]
-    count = len(eqn.invars)
     has_jumps = any(chooses(inner) and jumps(inner) for inner in equations(eqn))
 
-    def select(eqn: JaxprEqn, which: jax.Array, cases: Sequence[jax.Array]) -> list[jax.Array]:
-        results = eqn.primitive.bind(which, *cases, **eqn.params)
-        return results if eqn.primitive.multiple_results else [results]
-
-    def run(holds: jax.Array, *operands: jax.Array) -> list[jax.Array]:
-        cases, compared = operands[: count - 1], operands[count - 1 :]
-        # Numbers that do not move are compared by their values.
+    def at_the_point(*compared: jax.Array) -> jax.Array:
+        """Compute the conditions by the values: numbers that do not move are compared by these."""
         known: dict[Any, Any] = dict(zip(read, lax.stop_gradient(compared), strict=True))
         for condition in conditions:
             values = [atom.val if isinstance(atom, Literal) else known[atom] for atom in condition.invars]
             known.update(zip(condition.outvars, computed(condition)(*values), strict=True))
-        at_the_point = known[eqn.invars[0]]
+        condition_at_the_point: jax.Array = known[eqn.invars[0]]
+        return condition_at_the_point
+
+    def run(entered: jax.Array, *operands: jax.Array) -> list[jax.Array]:
+        cases, other = operands[: len(operands) - len(read)], at_the_point(*operands[len(operands) - len(read) :])
         if is_guard:
-            return select(eqn, holds | at_the_point, cases)
-
-        still = lax.stop_gradient(cases)
-
-        def is_nan(which: jax.Array, cases: Sequence[jax.Array]) -> jax.Array:
-            results = select(as_it_is, which, cases)
-            return jnp.isnan(results[0]) if eqn.primitive is p.select_n_p else _any_nan(results)
+            return _selected(eqn, entered | other, cases)
+        still = lax.stop_gradient(cases)  # the last selection alone has a derivative
 
         def takes_the_other() -> jax.Array:
-            entered_is_nan = is_nan(holds, still)
+            entered_is_nan = _is_nan(as_it_is, entered, still)
             if has_jumps:  # a choice in the branch falls as at the point, or as a step from it, whichever is a number
-                entered_is_nan &= is_nan(holds, cases)
-            return entered_is_nan & ~is_nan(at_the_point, still)
+                entered_is_nan &= _is_nan(as_it_is, entered, cases)
+            return entered_is_nan & ~_is_nan(as_it_is, other, still)
 
-        # Only the last selection has a derivative.
         if eqn.primitive is p.select_n_p:
             takes = takes_the_other()
         else:  # a branch may be large
-            takes = lax.cond(holds != at_the_point, takes_the_other, lambda: jnp.array(False))
-        return select(eqn, jnp.where(takes, at_the_point, holds), cases)
+            takes = lax.cond(entered != other, takes_the_other, lambda: jnp.array(False))
+        return _selected(eqn, jnp.where(takes, other, entered), cases)
 
     return inlined(run, eqn.replace(invars=[*eqn.invars, *read]))
+
+
+def _selected(eqn: JaxprEqn, which: jax.Array, cases: Sequence[jax.Array]) -> list[jax.Array]:
+    results = eqn.primitive.bind(which, *cases, **eqn.params)
+    return results if eqn.primitive.multiple_results else [results]
+
+
+def _is_nan(eqn: JaxprEqn, which: jax.Array, cases: Sequence[jax.Array]) -> jax.Array:
+    """Return where a select is NaN, or whether a result of a ``cond`` has a NaN."""
+    results = _selected(eqn, which, cases)
+    if eqn.primitive is p.select_n_p:
+        return jnp.isnan(results[0])
+    return functools.reduce(jnp.logical_or, (jnp.any(jnp.isnan(x)) for x in results if is_floating(x)))
