@@ -32,10 +32,10 @@ from interop._programs.choices import (
 )
 from interop._programs.defined_branches import following
 from interop._programs.dual_fast_paths import FASTER, FastPaths
-from interop._programs.operators import of_each, operators_of, overwriting, parts_of
+from interop._programs.operators import operators_of, overwriting, parts_of
 from interop._programs.order import are_late, as_is, moves, value_and_tangent
 from interop._torch.checkpoint_modes import Block
-from interop._torch.forms import NUMPY_NAMES, in_place, overloaded, overwrite
+from interop._torch.forms import NUMPY_NAMES, in_place, of_each, overloaded, overwrite
 from interop._torch.private_api import (
     foreach_named,
     is_any,
@@ -330,8 +330,10 @@ CHOICES_BY_CALL: Mapping[Function, Function] = {
     **dict(operators_of(CHOICES_BY_FUNCTION)),
     **{copy: jumps.conversion(copy) for copy in operators_named("_to_copy")},  # which `to` calls
     **dict(parts_of(CHOICES_BY_FUNCTION)),
-    # Torch has no derivative of this one.
-    **dict.fromkeys(foreach_named("copy_"), functools.partial(of_each, torch.Tensor.copy_)),
+    # Torch has no derivative of this one. In a block of its own `copy_` warns where it writes to integers.
+    **dict.fromkeys(
+        foreach_named("copy_"), _SpelledOut("_foreach_copy_")(functools.partial(of_each, torch.Tensor.copy_))
+    ),
 }
 """`CHOICES_BY_FUNCTION` plus the ATen operators behind its functions: what the block looks up."""
 

@@ -45,9 +45,9 @@ def named_cure(name: str, cures: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if isinstance(error, NotImplementedError):  # others are of the program itself, or name their cure
+            cures = dict.fromkeys(("forward AD", "forward mode", "jvp"), _WITHOUT_FORWARD_MODE)
         notes = [cure for words, cure in cures.items() if words in str(error)]
-        if isinstance(error, NotImplementedError):
-            notes = [_WITHOUT_FORWARD_MODE]
         for note in {note.format(name) for note in notes}.difference(getattr(error, "__notes__", ())):
             error.add_note(note)  # which an inner call may have added
         raise

@@ -7,25 +7,30 @@ functions of many tensors, of which optimizers are made. An operator has the arg
 Say a program calls ``aten.l1_loss(x, y, 2)``. The documented function behind it is `torch.nn.functional.l1_loss`, and
 the schema says that the third argument is ``reduction``. So the choice of that function is called, as
 ``choice(x, y, reduction="sum")``.
+
+Torch decomposes `selu` to an ``elu`` with a scale: for this one the choice of `selu` is called.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.overrides import resolve_name
 
-from interop._torch.forms import HOMES, overwrite
+from interop._torch.forms import HOMES, of_each, overwrite
 from interop._torch.private_api import bindings_named, foreach_named, operators_named, schema_of
+from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
 
 Function = Callable[..., Any]
 
 _REDUCTIONS = ("none", "mean", "sum")
 """The names of what operators have as the numbers 0, 1 and 2."""
+_OF_SELU = {"alpha": SELU_ALPHA, "scale": SELU_SCALE}
+"""The arguments by which the operator `elu` is `selu`."""
 
 
 def operators_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Function]]:
@@ -36,7 +41,8 @@ def operators_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Fu
             if operator not in choices:
                 pooled = documented.get(f"{form}_with_indices")
                 with_indices = pooled and choices[pooled]
-                yield operator, functools.partial(_of_operator, operator, in_torch, choice, with_indices)
+                selu = choices[documented[f"s{form}"]] if form in ("elu", "elu_") else None
+                yield operator, functools.partial(_of_operator, operator, in_torch, choice, with_indices, selu)
 
 
 def parts_of(choices: Mapping[Any, Function]) -> Iterator[tuple[Function, Function]]:
@@ -69,17 +75,24 @@ def _documented(choices: Mapping[Any, Function]) -> Iterator[tuple[str, Function
 
 
 def _of_operator(
-    operator: Any, in_torch: Function, choice: Function, with_indices: Function | None, *args: Any, **kwargs: Any
+    operator: Any,
+    in_torch: Function,
+    choice: Function,
+    with_indices: Function | None,
+    selu: Function | None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Call ``choice``, that of the documented function ``in_torch``, with the arguments of an operator.
 
-    An operator of two results has the choice ``with_indices``, if there is one.
+    An operator of two results has the choice ``with_indices``, if there is one, and `elu` with those of `selu` that.
     """
     schema = schema_of(operator, args, kwargs)
     values = dict(zip((argument.name for argument in schema.arguments), args, strict=False))
     # Schemas call the first argument ``self``, and Python's bindings ``input``.
     values |= {"self" if name == "input" else name: value for name, value in kwargs.items()}
-    needed, optional = [], {}
+    needed: list[Any] = []
+    optional: dict[str, Any] = {}
     for argument in schema.arguments:
         value = values.get(argument.name, argument.default_value)
         if argument.name == "reduction":
@@ -93,6 +106,8 @@ def _of_operator(
             optional[argument.name] = value
     if with_indices is not None and len(schema.returns) == 2:
         choice = with_indices
+    if selu is not None and optional == _OF_SELU:
+        choice, optional = selu, {}
     try:
         inspect.signature(choice).bind(*needed, **optional)
     except TypeError as error:
@@ -124,12 +139,3 @@ def overwriting(name: str, choice: Function) -> Function:
         return overwrite(name, functools.partial(choice, **kwargs), input, *rest)
 
     return overwritten
-
-
-def of_each(choice: Function, tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> list[Any]:
-    """Call ``choice`` with each of the tensors; of the further arguments there is one for all, or one for each."""
-    operands = [*args, *(kwargs.pop(name) for name in ("scalar", "scalars", "other") if name in kwargs)]
-    return [
-        choice(tensor, *(x[i] if isinstance(x, Sequence) else x for x in operands), **kwargs)
-        for i, tensor in enumerate(tensors)
-    ]

@@ -1,4 +1,4 @@
-"""Gives a function the further forms of torch: several in one, overwriting an argument, or writing to ``out``."""
+"""Gives a function the further forms of torch: several in one, one for many tensors, overwriting, or with ``out``."""
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,6 +102,15 @@ def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) ->
             f"use {name.removesuffix('_')}, which returns a new tensor."
         )
     return x.copy_(result)
+
+
+def of_each(function: Callable[..., Any], tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> list[Any]:
+    """Call ``function`` with each of the tensors; of the further arguments there is one for all, or one for each."""
+    operands = [*args, *(kwargs.pop(name) for name in ("scalar", "scalars", "other", "src") if name in kwargs)]
+    return [
+        function(tensor, *(x[i] if isinstance(x, Sequence) else x for x in operands), **kwargs)
+        for i, tensor in enumerate(tensors)
+    ]
 
 
 def _kind(dtype: torch.dtype) -> int:

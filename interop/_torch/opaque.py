@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from interop._torch.named_functions import name_function
+from interop._torch.private_api import is_compiled
 
 
 def opaque(function: Callable[..., Any], called: str) -> Callable[..., Any]:
@@ -17,6 +18,7 @@ def opaque(function: Callable[..., Any], called: str) -> Callable[..., Any]:
             from interop._torch.dynamo_entry import call_opaque  # loads Dynamo, which takes a second
 
             return call_opaque(name, args, kwargs)
-        return function(*args, **kwargs)
+        # Dynamo leaves a call with dual tensors to Python, and would compile what it calls, JAX itself.
+        return (torch.compiler.disable(function) if is_compiled() else function)(*args, **kwargs)
 
     return call

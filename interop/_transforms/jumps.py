@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional
 
-from interop._torch.forms import NUMPY_NAMES, dtypes_named, functions_named
+from interop._torch.forms import NUMPY_NAMES, dtypes_named, functions_named, of_each
 from interop._torch.private_api import foreach_named
 
 Tensor = torch.Tensor
@@ -313,7 +313,7 @@ def _functions() -> Iterator[tuple[Any, tuple[str, Jump]]]:
 
 @functools.cache  # so that it is the same function each time, by which `undecided` knows it
 def _of_each(jump: Jump) -> Jump:
-    return lambda tensors, *args, **kwargs: [place for tensor in tensors for place in jump(tensor, *args, **kwargs)]
+    return lambda *args, **kwargs: [place for places in of_each(jump, *args, **kwargs) for place in places]
 
 
 _ALL: Mapping[Any, tuple[str, Jump]] = {

@@ -239,6 +239,9 @@ def test_functions_without_forward_mode_name_the_cure() -> None:
     with pytest.raises(NotImplementedError) as raised, interop.along(x := torch.zeros((), requires_grad=True)):
         WithoutJvp.apply(x).sum()
     assert "along needs forward mode" in raised.value.__notes__[0]
+    with pytest.raises(NotImplementedError, match="missing the required") as raised:
+        interop.grad(torch.nn.Module())(ZERO)
+    assert not hasattr(raised.value, "__notes__")
     with pytest.raises(NotImplementedError, match="derivative 0 in forward mode"):
         interop.grad(lambda x: x.scatter_reduce(0, torch.tensor([0, 0]), x, "prod").sum())(torch.ones(2))
 

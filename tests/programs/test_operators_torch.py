@@ -12,6 +12,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import interop
+from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
 from tests.programs.nearby import X, Y, check
 from tests.programs.torch_functions import FUNCTIONS
 
@@ -25,6 +26,9 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "an overload that overwrites": lambda x: aten.hardsigmoid_.default(x - 3) + aten.relu_(x - 1),
     "a binding": lambda x: torch._C._nn.leaky_relu(x, 0.25) + torch._C._nn.hardswish_(x - 3),
     "an argument at its default": lambda x: aten.elu(x, 2.0, 1, 1) + torch._C._nn.leaky_relu(input=x),
+    "selu, as it is decomposed": lambda x: (
+        aten.elu(x, SELU_ALPHA, SELU_SCALE) + aten.elu_(-x, SELU_ALPHA, SELU_SCALE, 1)
+    ),
     "a number for the reduction": lambda x: (
         aten.l1_loss(x, 0 * x, 2) + torch._C._nn.l1_loss(x, -x) + aten.l1_loss(-x, x, 0)
     ),
@@ -123,8 +127,6 @@ UNTRACED = {
 REFUSED_BELOW_DISPATCH = (
     "F.prelu",
     "F.prelu one",
-    "F.selu",
-    "torch.selu_",
     "F.rrelu, in evaluation",
     "F.rrelu_",
     "distances",

@@ -347,7 +347,7 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "dilation and erosion": (lambda x: F.max_pool1d(-F.max_pool1d(-x[None], 2, 1), 2, 1), EQUAL),
     "avg_pool of relu": (lambda x: F.avg_pool2d(F.relu(x[None]), 2), GRID),
     "interpolate": (lambda x: F.interpolate(F.relu(x[None, None]), (3, 3), mode="bilinear"), GRID),
-    "grid_sample": (lambda x: F.grid_sample(numbers(1, 1, 4, 4), x.reshape(1, 1, 2, 2) / 3, align_corners=True), POINT),
+    "grid_sample": (lambda x: F.grid_sample(numbers(1, 1, 5, 5), x.reshape(1, 1, 2, 2) / 2, align_corners=True), POINT),
     # Loops, breaks, dynamic programs.
     "if of each element": (by_an_if, POINT),
     "elif": (by_elif, POINT),

@@ -32,6 +32,12 @@ def assigned_to_truth_values(x: torch.Tensor) -> torch.Tensor:
     return x * mask
 
 
+def copied_to_integers(x: torch.Tensor) -> torch.Tensor:
+    integers = torch.zeros(3).long()
+    torch._foreach_copy_([integers, 1 * x], src=[x, x])
+    return x * integers
+
+
 # By the function: a call, a point where it jumps or turns, and one where it does not.
 JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "isin, by names": (lambda x: torch.isin(elements=x, test_elements=ONES) * x, [0.5, 1.0, 1.5], [0.5, 0.7, 1.5]),
@@ -80,6 +86,7 @@ JUMPS: dict[str, tuple[Function, list[float], list[float]]] = {
     "frexp": (lambda x: torch.frexp(x).mantissa, [0.5, 3.0, 3.0], [3.0, 3.0, 3.0]),
     "where of one tensor": (lambda x: x[torch.where(x)], [0.0, 1.0, 2.0], [1.0, 1.0, 2.0]),
     "copied to integers": (lambda x: x * torch.zeros(3).long().copy_(x), [1.0, 0.0, 0.5], [1.5, 0.0, 0.5]),
+    "copies of many to integers": (copied_to_integers, [1.0, 0.0, 0.5], [1.5, 0.0, 0.5]),
     "assigned to truth values": (assigned_to_truth_values, [0.0, 1.0, 2.0], [1.0, 0.5, 2.0]),
     "in a vmap": (torch.func.vmap(lambda x: torch.frexp(x).mantissa), [0.5, 3.0, 3.0], [3.0, 3.0, 3.0]),
 }
@@ -156,11 +163,13 @@ def test_ties_lists_the_jumps_that_a_gradient_can_depend_on() -> None:
         torch.copysign(torch.ones(3), x)
         x.clamp(0.5, 2.0)
         torch._foreach_norm([0 * x, x])
+        torch._foreach_copy_([torch.zeros(3).long()], [x])
     assert [(line.op, line.suspect, line.tied, line.elements) for line in counted.report.lines] == [
         ("round", True, 2, 3),
         ("copysign", True, 0, 3),
         ("clamp", False, 2, 3),
         ("_foreach_norm", True, 1, 2),
+        ("_foreach_copy_", True, 1, 3),
     ]
 
 

@@ -247,6 +247,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
             + (F.relu(x.square()) + interop.native.relu(x * x)).sum(-1).sqrt()
             + torch.sqrt((x[:, 0] ** 2 + 0 + x[:, 1].pow(2)).view(-1))
             + torch.sqrt(x[0] @ x[0] + x[0, 0] * x[0, 0])
+            + ((2 * x * x).sum(-1) + 3 * x[:, 0] * x[:, 0] + x.mul(x * 0.5).sum(-1)).sqrt()
             + ((1 + x * x).sqrt_() * 1).pow_(2).sum()
         ),
         tensor([[0.0, 0.0], [3.0, -4.0]]),
@@ -445,6 +446,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 if torch.__version__ >= "2.13":  # torch 2.11 has no derivative of it
     FUNCTIONS["mse_loss of integers"] = lambda x: F.mse_loss(x, WHOLE) + F.mse_loss(x, target=WHOLE > 0), X
+    FUNCTIONS["root of mse_loss of integers"] = lambda x: F.mse_loss(x, WHOLE).sqrt(), WHOLE.double()
 if hasattr(F, "linear_cross_entropy"):  # from torch 2.13 on
     from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 

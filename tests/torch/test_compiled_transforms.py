@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jvp, vmap
 
 import interop
@@ -70,6 +71,15 @@ def test_as_eager_code(function: Callable[[Tensor], Tensor], way: str) -> None:
     within, around = WAYS[way]
     compiled = torch.compile(within(function), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(around(compiled)(X), around(within(function))(X))
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="the function is compiled, and drops the tangents")
+def test_dual_tensors_are_left_to_python() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(interop.hardswish, backend="eager")
+    with forward_ad.dual_level():
+        found, expected = (f(forward_ad.make_dual(X, X + 1)) for f in (compiled, interop.hardswish))
+        assert torch.equal(forward_ad.unpack_dual(found).tangent, forward_ad.unpack_dual(expected).tangent)
 
 
 def clamps(x: Tensor) -> Tensor:

@@ -335,6 +335,15 @@ def test_an_exported_program_in_a_block(block: Callable[[], Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch, about itself
+def test_a_program_in_which_selu_is_decomposed() -> None:
+    x = torch.zeros(1, requires_grad=True)
+    program = torch.export.export(nn.SELU(), (x,)).run_decompositions().module()
+    with min_norm():
+        gradients = [torch.autograd.grad(f(x), x)[0] for f in (program, functional.selu)]
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch, about itself
 def test_a_pipeline_in_a_block() -> None:
     """Torch traces the model into its own operators, stage by stage."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.MaxPool1d(2), nn.Linear(2, 2, bias=False), nn.SELU())

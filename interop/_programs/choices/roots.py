@@ -12,6 +12,7 @@ example, that is the function from x and y to s.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
@@ -20,8 +21,9 @@ import torch
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from interop._programs.dual_fast_paths import as_floats
 from interop._programs.order import are_late, may_be_at, moves, value_and_tangent
-from interop._torch.private_api import is_any, operators_named, version_of
+from interop._torch.private_api import is_any, operators_named, version_of, whole_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
 Tensor = torch.Tensor
@@ -40,30 +42,33 @@ class Squares(NamedTuple):
 
 _KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
 """Maps a tensor to the sum that it is, and to the state in which it was computed."""
+_MULTIPLES: MutableMapping[Tensor, tuple[Real, weakref.ref[Tensor], list[Any]]] = WeakTensorKeyDictionary()
+"""Maps ``c * x``, for a number c that is not negative, to c, to what x is a part of, and to which, in which state."""
 
 
-def _state(squares: Squares, result: Tensor) -> list[int]:
+def _state(*tensors: Tensor) -> list[int]:
     """Return what changes where a tensor is overwritten, and between a block of `torch.no_grad` and outside of it.
 
     A sum that was computed in such a block is a constant to a root behind it, although its elements are none.
     """
-    return [torch.is_grad_enabled(), *(version_of(tensor) for tensor in (*squares.elements, result))]
+    return [torch.is_grad_enabled(), *map(version_of, tensors)]
 
 
 def _keep(result: Tensor, squares: Squares | None) -> None:
     if squares is not None:
-        _KNOWN[result] = squares, _state(squares, result)
+        _KNOWN[result] = squares, _state(*squares.elements, result)
 
 
 def forget() -> None:
     """Forget all sums of a block that is left: what they are made of would live as long as they do."""
     _KNOWN.clear()
+    _MULTIPLES.clear()
 
 
 def _squares_in(x: Any) -> Squares | None:
     """Return the sum that ``x`` is, if that is known and still holds."""
     squares, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
-    if not squares or state != _state(squares, x):
+    if not squares or state != _state(*squares.elements, x):
         return None
     return squares if are_late() or not any(map(_has_speed, squares.constants)) else None
 
@@ -90,14 +95,25 @@ def _form(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squar
 
 
 def _product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
-    """Take the square of one tensor, or a sum of squares with a weight."""
+    """Take the square of one tensor, or ``c * x * x``, or a sum of squares with a weight."""
     first, second = factors = (*args, *kwargs.values())
     if _are_same(first, second):
         return _form(lambda x: function(x, x), first)
+    for x, multiple in (factors, factors[::-1]):
+        if (number := _number_times(x, multiple)) is not None:
+            return _form(lambda x: number * x * x, x)
     for i, weight in ((0, second), (1, first)):
         if _squares_in(factors[i]) and _is_weight(weight):
             return _linear([i], function, *factors)
     return None
+
+
+def _number_times(x: Any, multiple: Any) -> Any:
+    """Return the number c if ``multiple`` is ``c * x``."""
+    if not (isinstance(x, Tensor) and isinstance(multiple, Tensor) and multiple in _MULTIPLES):
+        return None
+    number, whole, state = _MULTIPLES[multiple]
+    return number if whole() is whole_of(x) and state == [*_part(x), *_state(x, multiple)] else None
 
 
 def _quotient(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
@@ -121,18 +137,21 @@ def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | N
 
 def _squared_error(function: Function, input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Squares | None:
     """Take the squares of the differences of two tensors, a form of both: it is 0 where they are equal."""
-    is_weighted = kwargs.get("weight") is not None
-    if is_weighted or not (input.is_floating_point() and target.is_floating_point()):
+    if kwargs.get("weight") is not None or input.is_complex() or target.is_complex():
         return None
-    return Squares((input, target), lambda x, y: function(x, y, *args, **kwargs))
+    return Squares(as_floats(input, target), lambda x, y: function(x, y, *args, **kwargs))
 
 
 def _are_same(x: Any, y: Any) -> bool:
     """Return whether two operands are one tensor, or the same part of one, as in ``x[0] * x[0]``."""
     if x is y or not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x._base is None or x._base is not y._base:
         return x is y
-    of_x, of_y = ((z.shape, z.stride(), z.storage_offset(), z.dtype, z.is_neg(), z.requires_grad) for z in (x, y))
-    return of_x == of_y
+    return _part(x) == _part(y)
+
+
+def _part(x: Tensor) -> tuple[Any, ...]:
+    """Return which part a tensor is of what it shows the memory of."""
+    return x.shape, x.stride(), x.storage_offset(), x.dtype, x.is_neg(), x.requires_grad
 
 
 def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any) -> Squares | None:
@@ -167,7 +186,6 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
 
 _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
     **dict.fromkeys(("square", "var"), _form),
-    **dict.fromkeys(("mul", "multiply"), _product),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
     **dict.fromkeys(("dot", "matmul", "inner", "vdot"), _inner_product),
     "mse_loss": _squared_error,
@@ -182,15 +200,25 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
 
 
 def _watched() -> Iterator[tuple[Function, Function]]:
-    for name, maker in _MAKERS.items():
+    watches: dict[str, Function] = {name: functools.partial(_watch, maker) for name, maker in _MAKERS.items()}
+    for name, watch in {**watches, "mul": _watch_product, "multiply": _watch_product}.items():
         functions = (getattr(home, name, None) for home in (torch, torch.Tensor, functional))
         for function in (*filter(None, functions), *operators_named(name)):
-            yield function, functools.partial(_watch, functools.partial(maker, function))
+            yield function, functools.partial(watch, function)
 
 
-def _watch(makes: Callable[..., Squares | None], result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
+def _watch(maker: Function, function: Function, result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
     if out is None:
-        _keep(result, makes(*args, **kwargs))
+        _keep(result, maker(function, *args, **kwargs))
+
+
+def _watch_product(function: Function, result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
+    """Keep what square or weighted sum the result is, or of which tensor it is a multiple."""
+    _watch(_product, function, result, *args, out=out, **kwargs)
+    first, second = *args, *kwargs.values()
+    for number, x in ((first, second), (second, first)):
+        if out is None and isinstance(x, Tensor) and isinstance(number, Real) and _is_weight(number):
+            _MULTIPLES[result] = number, weakref.ref(whole_of(x)), [*_part(x), *_state(x, result)]
 
 
 WATCHED: Mapping[Function, Function] = dict(_watched())
