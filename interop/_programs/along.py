@@ -206,6 +206,7 @@ class _Along(Decided):
         """Call the function in the block of `Decided`, and give tensors the tangents that it needs and they lack."""
         tensors = [x for x in operands(*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
         if func is torch.Tensor.register_hook and len(args) == 2:
+            # The program's hooks see its own backward passes, not those by which tangents are found.
             args = (args[0], self._tape.apart_from(args[1]))
         if func is torch.Tensor.retain_grad:
             self._tape.retain(args[0])

@@ -76,6 +76,7 @@ def _weighted(function: Function, input: Any, weight: Any, bias: Any = None, *ar
     """Call a function that is linear in its input, and in its weight and bias together, as a convolution."""
     if not is_transformed_within():
         (x, dx), (w, dw), (b, db) = (unpacked(part) if moves(part) else (part, None) for part in (input, weight, bias))
+        # The tangent of the one that moves, and the value of the other; a bias is added by its tangent.
         factors = (dx, w) if not _is_active(weight) else (x, dw) if not _is_active(input) else (None, None)
         if all(factor is not None for factor in factors):
             tangent = function(*factors, db, *args, **kwargs)

@@ -36,6 +36,7 @@ def random_direction(key: jax.Array, like: Tree) -> Tree:
 
 def _mixed(seed: jax.Array, like: jax.Array) -> jax.Array:
     if jnp.iscomplexobj(like):
+        # Of one seed, both parts of a number would be equal.
         return jax.lax.complex(_mixed(seed, jnp.real(like)), _mixed(~seed, jnp.imag(like)))
     mixed = jax.lax.iota("uint32", math.prod(like.shape)).reshape(like.shape) + seed
     # The numbers are those of MurmurHash3's last steps. Its last shift is followed by no factor: hence the 1.

@@ -224,6 +224,7 @@ def subdifferential(
         if jnp.iscomplexobj(flat):
             raise TypeError("subdifferential: the argument has complex numbers; pass real and imaginary parts.")
         dtypes = map(jnp.result_type, jax.tree.leaves(x))
+        # Half as many as asked for: `explored` takes the opposite of each, too.
         # Normal, so that all directions are as likely; numbers from an interval would favour the corners of a cube.
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
         _check_values((args, kwargs, draws))

@@ -202,6 +202,7 @@ def _is_bounded(eqn: JaxprEqn, operands: Sequence[Range]) -> bool:
     name = eqn.primitive.name
     if name in _PRODUCTS and any(x.moves and not y.is_finite for x, y in (operands, operands[::-1])):
         return False
+    # A divisor that is one number does not move: what counts is the slope by the dividend.
     if name in ("div", "rem") and operands[1].is_one_number and operands[1].low:
         return True
     if name == "integer_pow":
@@ -213,6 +214,7 @@ def _is_bounded(eqn: JaxprEqn, operands: Sequence[Range]) -> bool:
     if slope is None or not jnp.issubdtype(dtype, jnp.floating) or not all(x.is_finite for x in operands):
         return False
     try:
+        # So the product of two such slopes, one behind the other, does not overflow.
         return slope(*operands) <= math.sqrt(float(jnp.finfo(dtype).max))
     except (OverflowError, ValueError, ZeroDivisionError):
         return False
@@ -289,6 +291,7 @@ def _product(eqn: JaxprEqn, x: Range, y: Range) -> Range:
     result = _made_of(x, y)
     if eqn.invars[0] is eqn.invars[1]:
         return result.within(0.0, math.inf)
+    # 0 times an infinite end is 0, as of an end that no number reaches; `is_finite` tells where numbers are infinite.
     ends = [0.0 if 0.0 in (a, b) else a * b for a in (x.low, x.high) for b in (y.low, y.high)]
     return result.within(min(ends), max(ends))
 

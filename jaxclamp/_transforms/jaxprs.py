@@ -272,6 +272,7 @@ def opened_calls(eqn: JaxprEqn, *names: str) -> list[JaxprEqn]:
     is_opened = eqn.primitive is p.jit_p and (eqn.params["name"] in names or is_inlined_late(eqn))
     body = eqn.params["jaxpr"] if is_opened else None
     made = {var for inner in body.eqns for var in inner.outvars} if body else set()
+    # A result that no equation in the body makes has no variable that could be renamed to the output.
     if body is None or body.constvars or any(isinstance(atom, Literal) or atom not in made for atom in body.outvars):
         return [eqn]
     scopes, atoms = eqn.source_info.name_stack, dict(zip(body.invars, eqn.invars, strict=True))

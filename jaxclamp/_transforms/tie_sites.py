@@ -53,6 +53,7 @@ class TieSites:
             return Counter(_site(eqn, "select", suspect=True), jnp.equal, comparison)
         if (on_jump := SUSPECTS.get(eqn.primitive.name)) and not _never_jumps(eqn):
             return Counter(_site(eqn, eqn.primitive.name, suspect=True), on_jump, eqn)
+        # An op in a program that is not looked into, as of another library's primitive, cannot be counted.
         if eqn.primitive.name not in _ENTERED and any(map(recognized, equations(eqn))):
             return Counter(_site(eqn, eqn.primitive.name, suspect=True), _nowhere, eqn)
         if self._looks_at_products and (met := _PRODUCTS_WITH_INFINITY.get(eqn.primitive)) and is_transposed(eqn):

@@ -49,6 +49,7 @@ def _beyond(x: Tensor, jumps: Tensor) -> Tensor:
         return x
     value, tangent = value_and_tangent(x)
     limits = torch.finfo(value.dtype)
+    # 2 eps times a number is more than one unit in its last place; half an integer on, nothing jumps.
     distance = torch.where(value == 0, limits.tiny, value.abs() * (2 * limits.eps)).clamp(max=0.5)
     # Beyond 1 / eps the next numbers are integers themselves.
     jumps = jumps & ((tangent > 0) | (tangent < 0)) & (value.abs() < 1 / limits.eps)
@@ -103,6 +104,7 @@ def _sign(x: Any, y: Any) -> Tensor:
 def remainder(input: Any, other: Any) -> Tensor:
     """Decide `torch.remainder`, which is x - floor(x / y) y."""
     result = torch.remainder(input, other)
+    # The quotient is rounded to one less than the whole number that it is, which leaves one divisor more.
     return torch.where(_falls_short(input, other, value_of(result) == 0), result + other, result)
 
 
@@ -214,6 +216,7 @@ def quantile(in_torch: Function) -> Function:
         rows = input.reshape(-1) if dim is None or not input.dim() else input.movedim(dim, -1)
         unknown = rows.isnan().sum(-1, keepdim=True)  # which are sorted to the end
         last = rows.size(-1) - 1
+        # A row of these for each row of numbers: the place of each probability among the sorted ones.
         ranks = torch.as_tensor(q, dtype=input.dtype, device=input.device).reshape(-1) * torch.ones_like(unknown)
         if in_torch is torch.nanquantile:
             ranks = (ranks * (last - unknown)).clamp(min=0)

@@ -59,12 +59,13 @@ def rrelu(
 ) -> Tensor:
     if training:  # the slopes are random, and 0 is on no tie but by chance
         return functional.rrelu(input, lower, upper, training, inplace)
-    slope = (lower + upper) / 2
+    slope = (lower + upper) / 2  # in evaluation, as torch has it
     kinks = pieces_at_kinks("leaky_relu", slope)
     return in_form(inplace, "rrelu_", lambda x: at_kinks(lambda x: functional.leaky_relu(x, slope), kinks, x), input)
 
 
 def i0e(input: Tensor) -> Tensor:
+    # It is exp(-|x|) times i0, which is smooth.
     pieces = (0.0, lambda x: torch.exp(x) * torch.special.i0(x), lambda x: torch.exp(-x) * torch.special.i0(x))
     return at_kinks(torch.special.i0e, [pieces], input)
 

@@ -30,7 +30,7 @@ def choices_of_records() -> Iterator[tuple[str, Choice]]:
     of_rules = {Affine: _affine, Selection: _selection, Kinked: _kinked}
     for name, op in OPS.items():
         if op.family in ("selection", "kinked"):
-            rule: Any = op.applied(*op.tie_points[0]).rule
+            rule: Any = op.applied(*op.tie_points[0]).rule  # of the same type at all arguments
             if choose := of_rules.get(type(rule)):
                 yield name, _in_torch(op, choose)
 

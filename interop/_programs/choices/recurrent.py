@@ -30,6 +30,7 @@ def rnn_relu(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     for layer in range(layers):
         outputs_of_directions = []
         for is_backward in range(num_directions):
+            # The states and the weights are listed layer by layer, and in a layer the forward direction first.
             number = len(final_states)
             state = hx[number]
             weights_of_cell = weights[number * weights_per_cell : (number + 1) * weights_per_cell]

@@ -165,6 +165,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
 
 def _with_value(x: Tensor, value: Tensor) -> Tensor:
     """Return ``value``, as torch computes it, often by a product of matrices, with the derivatives of ``x``."""
+    # The difference of two equal infinities would be NaN.
     return x + torch.where(value == (here := value_of(x)), 0.0, value - here)
 
 

@@ -97,5 +97,5 @@ def sharing(tied: torch.Tensor, axes: tuple[int, ...], convention: Convention) -
     # Not along -1: by that DTensor adds up the part of each process alone.
     chosen = flat & (flat.cumsum(flat.dim() - 1) == 1)
     if convention == "exclusive":
-        chosen = torch.where(flat.sum(-1, keepdim=True) == 1, flat, flat & ~chosen)
+        chosen = torch.where(flat.sum(-1, keepdim=True) == 1, flat, flat & ~chosen)  # one that ties with none keeps all
     return chosen.reshape(lines.shape).movedim(last, axes)

@@ -77,6 +77,7 @@ def _by_calls(
     ``clamp(low, x, high)``, for an active x. An active bound has such a place already.
     """
     if len(active) == 2:
+        # Two active operands that tie get half each, under both conventions.
         return in_torch(*operands) if in_torch in _HALVING else None
     clamp = _CLAMPS.get(in_torch) if BOUNDS_LOSE else None
     if len(active) != 1 or clamp is None or ties != "min_norm" or not _can_swap(operands):

@@ -123,6 +123,7 @@ def elements_along(
 def _are_apart(windows: Windows, lengths: Sequence[int], counts: Sequence[int]) -> bool:
     """Return whether no element is in two windows, and no window reaches into padding."""
     return all(
+        # A window ends before the next one begins, and the last one before the elements do.
         before == 0 and (size - 1) * dilation < stride and (size - 1) * dilation + (count - 1) * stride < length
         for size, stride, (before, _), dilation, length, count in zip(
             windows.sizes, windows.strides, windows.paddings, windows.dilations, lengths, counts, strict=True
@@ -159,6 +160,7 @@ def _windows_along(
     padded = element + windows.paddings[axis][0]
     reads = []
     for offset in range(reach // stride + 1):
+        # The last window that begins at the element or before it, and those before that one as far as windows reach.
         window = padded // stride - offset
         place = padded - window * stride
         exists = (window >= 0) & (window < count) & (place <= reach) & (place % dilation == 0)
@@ -178,6 +180,7 @@ def _crossed(axes: Sequence[Sequence[Read]]) -> Reads:
     """Return all combinations of a read along each axis."""
     crossed = []
     for reads in itertools.product(*axes):
+        # Of two axes, the indices have the shapes (-1, 1) and (-1,): together they have one element for each pair.
         shapes = [(-1, *(1,) * behind) for behind in reversed(range(len(reads)))]
         indices = [index.reshape(shape) for (index, _), shape in zip(reads, shapes, strict=True)]
         exist = [exists.reshape(shape) for (_, exists), shape in zip(reads, shapes, strict=True)]

@@ -58,7 +58,7 @@ def indexed_stage(pooling: Pooling, x: torch.Tensor, values: torch.Tensor) -> In
     read = x.reshape(rows, length).index_select(1, index).reshape(rows, places, windows)
     largest = values.reshape(rows, 1, windows)
     if pooling.convention != "exclusive" and is_finite(values):
-        weights = read.eq_(largest)
+        weights = read.eq_(largest)  # in the memory of what was gathered, which is a copy
         if exist is not None:
             weights.mul_(exist)
     else:

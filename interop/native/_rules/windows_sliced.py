@@ -234,9 +234,11 @@ def _alike(size: int, stride: int, padding: tuple[int, int], dilation: int, leng
     windows 1, 2, 3, ...; in window 0 it is padding.
     """
     reach = (size - 1) * dilation
+    # The first window takes reach + 1 elements, padding included, and each further one begins a stride later.
     count = (sum(padding) + length - reach - 1) // stride + 1
     places = []
     for first in range(-padding[0], reach + 1 - padding[0], dilation):
+        # Window w has the element first + w * stride here, and the place exists in it for 0 <= that < length.
         begin = max(0, -(first // stride))
         end = max(begin, min(count, (length - 1 - first) // stride + 1))
         start = first + begin * stride

@@ -11,6 +11,7 @@ from interop._torch.private_api import is_dispatch_mode_active
 from jaxclamp._rules.conventions import Convention
 from jaxclamp._rules.windows import Windows
 
+# Of 11 binary digits, and of 8: 2**11 + 1 needs 12.
 _EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8}
 """The number up to which these dtypes count."""
 
@@ -26,6 +27,7 @@ def adapted(name: str, x: torch.Tensor, output_size: Any) -> tuple[Windows | Ada
     lengths = x.shape[-int(name[-2]) :]  # ``adaptive_max_pool2d`` has two
     sizes = output_size if isinstance(output_size, Sequence) else (output_size,) * len(lengths)
     counts = tuple(n if count is None else count for n, count in zip(lengths, sizes, strict=False))
+    # Torch refuses another number of counts than of axes, and has no windows for a count of 0.
     if len(lengths) != len(counts) or any(not m or n % m for n, m in zip(lengths, counts, strict=True)):
         return AdaptiveWindows(counts), counts
     widths = tuple(n // m for n, m in zip(lengths, counts, strict=True))
