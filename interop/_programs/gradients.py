@@ -288,13 +288,7 @@ def _differentiated(
 
         nonlocal node
         value, derivative = _pushed_forward(name, of_active, active, tuple(tangents))
-        if not isinstance(value, torch.Tensor):
-            raise RuntimeError(f"{name}: the result of fun is {type(value).__name__}; return a scalar, such as a sum.")
-        if value.dim() or not value.is_floating_point():
-            raise RuntimeError(
-                f"{name}: the result of fun is a tensor of shape {tuple(value.shape)} and {value.dtype}; return a real "
-                "scalar, such as a sum."
-            )
+        _check_scalar(name, value)
         # Taken here, within the vjp: the value that a transformation of torch.func returns has lost its node.
         node = value.grad_fn
         return value, derivative
@@ -307,6 +301,17 @@ def _differentiated(
         gradients = certified(gradients, node, lambda: flattened(pull(cotangent))[0])
         gradient = unflattened(structure, gradients)
     return derivative, gradient[0] if isinstance(argnums, int) else gradient
+
+
+def _check_scalar(name: str, value: Any) -> None:
+    """Raise unless the result of the function is one real number."""
+    if not isinstance(value, torch.Tensor):
+        raise RuntimeError(f"{name}: the result of fun is {type(value).__name__}; return a scalar, such as a sum.")
+    if value.dim() or not value.is_floating_point():
+        raise RuntimeError(
+            f"{name}: the result of fun is a tensor of shape {tuple(value.shape)} and {value.dtype}; return a real "
+            "scalar, such as a sum."
+        )
 
 
 def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], v: tuple[Tree, ...]) -> tuple[R, R]:

@@ -166,7 +166,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in pl
 
 
 @contextlib.contextmanager
-def bad_usage(as_json: bool = False) -> Iterator[None]:
+def bad_usage(as_json: bool) -> Iterator[None]:
     """Call errors of this package bad usage; others, as those of a function that is called, print their traceback.
 
     Either way the status is 2, as 1 says what was found. What a function prints is kept apart from JSON. The arguments

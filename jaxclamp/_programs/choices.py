@@ -488,36 +488,13 @@ def _scatter(
     """
     (x, indices, updates), (dx, _, dupdates) = operands, tangents
 
-    def added(x: jax.Array, updates: jax.Array) -> jax.Array:
-        return lax.scatter_add(x, indices, updates, **where)
-
-    def gathered(result: jax.Array) -> jax.Array:
-        """Return what of ``result`` each update is written to: the transpose of a scatter that adds."""
-        # By hand: in a `shard_map`, JAX's own transpose of ``added`` would sum over the devices.
-        numbers = where["dimension_numbers"]
-        lengths = iter([updates.shape[axis] for axis in numbers.update_window_dims])
-        single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
-        return lax.gather(
-            result,
-            indices,
-            lax.GatherDimensionNumbers(
-                offset_dims=numbers.update_window_dims,
-                collapsed_slice_dims=numbers.inserted_window_dims,
-                start_index_map=numbers.scatter_dims_to_operand_dims,
-                operand_batching_dims=numbers.operand_batching_dims,
-                start_indices_batching_dims=numbers.scatter_indices_batching_dims,
-            ),
-            [1 if axis in single else next(lengths) for axis in range(x.ndim)],
-            mode=where["mode"],
-            fill_value=0,
-        )
-
     def best(x: jax.Array, updates: jax.Array, old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return where the old element, and which updates, are the largest of the candidates ``old`` and ``new``."""
         low = lowest(x.dtype)
         x, updates = _rounded_once(jnp.where(old, x, low), jnp.where(new, updates, low))
         result = lax.scatter_max(x, indices, updates, **where)
-        return old & ties_with(x, result), new & ties_with(updates, gathered(result))
+        read = _read_by_updates(result, indices, updates.shape, **where)
+        return old & ties_with(x, result), new & ties_with(updates, read)
 
     old, new = best(sign * x, sign * updates, jnp.ones(x.shape, bool), jnp.ones(updates.shape, bool))
     # As in `_place`, NaN is taken, among values and among tangents.
@@ -529,9 +506,33 @@ def _scatter(
 
     # One number is left for each place, so that adding zeros for all others writes that number.
     def piece(x: jax.Array, _: jax.Array, updates: jax.Array) -> jax.Array:
-        return added(jnp.where(old, x, jnp.zeros((), x.dtype)), jnp.where(new, updates, jnp.zeros((), x.dtype)))
+        x, updates = jnp.where(old, x, jnp.zeros((), x.dtype)), jnp.where(new, updates, jnp.zeros((), x.dtype))
+        return lax.scatter_add(x, indices, updates, **where)
 
     return piece
+
+
+def _read_by_updates(
+    result: jax.Array, indices: jax.Array, shape: tuple[int, ...], *, dimension_numbers: Any, mode: Any, **_: Any
+) -> jax.Array:
+    """Return what of ``result`` each update, of that shape, is written to: the transpose of a scatter that adds."""
+    # By hand: in a `shard_map`, JAX's own transpose of the scatter would sum over the devices.
+    lengths = iter([shape[axis] for axis in dimension_numbers.update_window_dims])
+    single = {*dimension_numbers.inserted_window_dims, *dimension_numbers.operand_batching_dims}
+    return lax.gather(
+        result,
+        indices,
+        lax.GatherDimensionNumbers(
+            offset_dims=dimension_numbers.update_window_dims,
+            collapsed_slice_dims=dimension_numbers.inserted_window_dims,
+            start_index_map=dimension_numbers.scatter_dims_to_operand_dims,
+            operand_batching_dims=dimension_numbers.operand_batching_dims,
+            start_indices_batching_dims=dimension_numbers.scatter_indices_batching_dims,
+        ),
+        [1 if axis in single else next(lengths) for axis in range(result.ndim)],
+        mode=mode,
+        fill_value=0,
+    )
 
 
 # `where` and `cond` are not here: their conditions are, and take the branch of the side that is entered.
