@@ -202,7 +202,7 @@ class FlatFunction:
                 ) from None  # `compute` checks after a failure to lend, which this explains
 
     def _name_culprit(self, tensors: Iterable[torch.Tensor]) -> None:
-        for name, tensor in zip(self.arguments, tensors, strict=False):
+        for name, tensor in zip(self.arguments, tensors, strict=False):  # cotangents, behind them, have no names
             try:
                 lend(tensor)
             except TypeError as error:

@@ -134,7 +134,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
     """Name the leaf at ``path`` of ``(args, kwargs)`` as the caller does."""
-    where, argument, *rest = path
+    where, argument, *inside = path
     if where.idx == 1:
         name = argument.key
     else:
@@ -143,7 +143,7 @@ def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
         with contextlib.suppress(ValueError):  # a function that is written in C may have no signature
             names += [p.name for p in inspect.signature(function).parameters.values() if p.kind in positional]
         name = names[argument.idx] if argument.idx < len(names) else f"argument {argument.idx}"
-    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+    return f"{name}{jax.tree_util.keystr(tuple(inside))}"
 
 
 def _describe_unhashable(function: Callable[..., Any], args: Any, kwargs: Any) -> str:

@@ -88,7 +88,7 @@ def _of_operator(
     An operator of two results has the choice ``with_indices``, if there is one, and `elu` with those of `selu` that.
     """
     schema = schema_of(operator, args, kwargs)
-    values = dict(zip((argument.name for argument in schema.arguments), args, strict=False))
+    values = dict(zip((argument.name for argument in schema.arguments), args, strict=False))  # others have defaults
     # Schemas call the first argument ``self``, and Python's bindings ``input``.
     values |= {"self" if name == "input" else name: value for name, value in kwargs.items()}
     needed: list[Any] = []
@@ -135,7 +135,7 @@ def overwriting(name: str, choice: Function) -> Function:
     """Return the form of ``choice``, called ``name``, that overwrites its first argument."""
 
     @functools.wraps(choice)
-    def overwritten(input: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
-        return overwrite(name, functools.partial(choice, **kwargs), input, *rest)
+    def overwritten(input: torch.Tensor, *operands: Any, **kwargs: Any) -> torch.Tensor:
+        return overwrite(name, functools.partial(choice, **kwargs), input, *operands)
 
     return overwritten

@@ -81,16 +81,16 @@ def in_place(name: str) -> Callable[..., torch.Tensor] | None:
     return next((getattr(home, f"{name}_") for home in homes if hasattr(home, f"{name}_")), None)
 
 
-def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """Overwrite ``x`` with ``op(x, *rest)``, and return it; errors call the op ``name``."""
+def overwrite(name: str, op: Callable[..., Any], x: torch.Tensor, *operands: Any) -> torch.Tensor:
+    """Overwrite ``x`` with ``op(x, *operands)``, and return it; errors call the op ``name``."""
     if is_distributed(x) and any(placement.is_partial() for placement in x.placements):  # type: ignore[attr-defined]
         raise RuntimeError(
             f"{name}: input is a sum of which each process has a part, and cannot be overwritten as one; "
             f"use {name.removesuffix('_')}, which returns a new tensor, or redistribute it first."
         )
     # A rule keeps its operands for the backward pass, and x is one of them, which is about to be overwritten.
-    source = x.clone() if is_recorded(list(_tensors((x, *rest)))) else x
-    result = op(source, *rest)
+    source = x.clone() if is_recorded(list(_tensors((x, *operands)))) else x
+    result = op(source, *operands)
     if result.shape != x.shape:
         raise RuntimeError(
             f"{name}: output with shape {list(x.shape)} doesn't match the broadcast shape {list(result.shape)}; "

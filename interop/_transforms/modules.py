@@ -264,7 +264,7 @@ def _why_left(module: torch.nn.Module, block: str, covered: set[str], uncovered:
         return ""
     try:
         used = _used(module)
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError):  # of a class that was made at run time, or in C
         return f"{kind.__name__} has code whose source cannot be read"
     reasons = []
     if named := sorted(used & covered):

@@ -35,13 +35,13 @@ class _Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [parameter for parameter in self.params if isinstance(parameter, click.Option)]
         with_value = {name for option in options if not option.is_flag for name in option.opts}
-        words, rest = [], iter(args)
-        for word in rest:
+        words, unread = [], iter(args)
+        for word in unread:
             words.append(f"--op={word}" if word in OPS else word)
             if word in with_value:  # the next word is its value, as in --output relu
-                words += itertools.islice(rest, 1)
+                words += itertools.islice(unread, 1)
             elif word in self.commands:  # what follows is for the command, as in plot relu
-                words += rest
+                words += unread
         return super().parse_args(ctx, words)
 
     def resolve_command(

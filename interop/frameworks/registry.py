@@ -38,7 +38,7 @@ def frameworks_of(name: str, function: Function, arguments: Arrays) -> list[Conv
         try:
             framework.attempt(function, arguments)
             running.append(framework)
-        except Exception as error:
+        except Exception as error:  # of whichever type a library raises for arrays of another
             refusals.append(error)
     if running:
         return running

@@ -409,7 +409,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr | ast.arg, ast.expr]]
             for target in targets:
                 yield target, value
                 if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                    yield from zip(target.elts, value.elts, strict=False)
+                    yield from zip(target.elts, value.elts, strict=False)  # of `a, *b = 1, 2, 3` they are fewer
         case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
             yield target, value
         case ast.arguments(defaults=defaults, kw_defaults=kw_defaults):
@@ -429,7 +429,7 @@ def _computed(a: float, op: ast.operator, b: float) -> float:
     """Compute in floats: 10**10**10, which a source may say, overflows at once, and would take long in integers."""
     try:
         result = _OPERATORS[type(op)](a, b)
-    except (KeyError, ArithmeticError):
+    except (KeyError, ArithmeticError):  # an operator that is not in the table; division by 0, overflow
         return math.nan
     # The root of a negative number is complex.
     return result if isinstance(result, float) and math.isfinite(result) else math.nan

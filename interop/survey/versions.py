@@ -97,6 +97,7 @@ def same(first: FlatGradient | None, second: FlatGradient | None) -> bool:
     """Say whether two gradients are equal but for the last digits of float32."""
     if first is None or second is None:
         return first is second
+    # 1e-6 is some 8 units in the last place of float32.
     return all(math.isclose(a, b, rel_tol=1e-6) or (a != a and b != b) for a, b in zip(first, second, strict=True))
 
 

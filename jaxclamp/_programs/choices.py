@@ -437,9 +437,9 @@ def _windows(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **pa
     steps: list[list[Piece]] = []
     for axis in range(x.ndim):
         rows = windows.along(axis)
-        (best, *rest), (rise, *rest_rises) = rows.places(x, None), rows.places(dx, None)
+        (best, *further), (rise, *further_rises) = rows.places(x, None), rows.places(dx, None)
         steps.append([])
-        for place, place_rise in zip(rest, rest_rises, strict=True):
+        for place, place_rise in zip(further, further_rises, strict=True):
             either = _extremum(select_prim.bind, (best, place), (rise, place_rise))
             steps[-1].append(either)
             best, rise = either(best, place), either(rise, place_rise)
@@ -448,8 +448,8 @@ def _windows(operands: Arrays, tangents: Arrays, *, select_prim: Primitive, **pa
     def piece(x: jax.Array, outside: Any = never_chosen) -> jax.Array:
         x = padded(x, outside)
         for axis, folds in enumerate(steps):
-            x, *rest = windows.along(axis).places(x, None)
-            for either, place in zip(folds, rest, strict=True):
+            x, *further = windows.along(axis).places(x, None)
+            for either, place in zip(folds, further, strict=True):
                 x = either(x, place)
         return x
 

@@ -109,32 +109,33 @@ def _with_defined_branch(
     read = [atom for atom in atoms if atom not in made]
     has_jumps = any(chooses(inner) and jumps(inner) for inner in equations(eqn))
 
-    def at_the_point(*compared: jax.Array) -> jax.Array:
-        """Compute the conditions by the values: numbers that do not move are compared by these."""
+    def by_values(*compared: jax.Array) -> jax.Array:
+        """Compute the condition at the point: numbers that do not move are compared by their values."""
         known: dict[Any, Any] = dict(zip(read, lax.stop_gradient(compared), strict=True))
-        for condition in conditions:
-            values = [atom.val if isinstance(atom, Literal) else known[atom] for atom in condition.invars]
-            known.update(zip(condition.outvars, computed(condition)(*values), strict=True))
-        condition_at_the_point: jax.Array = known[eqn.invars[0]]
-        return condition_at_the_point
+        for maker in conditions:
+            values = [atom.val if isinstance(atom, Literal) else known[atom] for atom in maker.invars]
+            known.update(zip(maker.outvars, computed(maker)(*values), strict=True))
+        condition: jax.Array = known[eqn.invars[0]]
+        return condition
 
     def run(entered: jax.Array, *operands: jax.Array) -> list[jax.Array]:
-        cases, other = operands[: len(operands) - len(read)], at_the_point(*operands[len(operands) - len(read) :])
+        cases, compared = operands[: len(operands) - len(read)], operands[len(operands) - len(read) :]
+        at_point = by_values(*compared)
         if is_guard:
-            return _selected(eqn, entered | other, cases)
+            return _selected(eqn, entered | at_point, cases)
         still = lax.stop_gradient(cases)  # the last selection alone has a derivative
 
         def takes_the_other() -> jax.Array:
             entered_is_nan = _is_nan(as_it_is, entered, still)
             if has_jumps:  # a choice in the branch falls as at the point, or as a step from it, whichever is a number
                 entered_is_nan &= _is_nan(as_it_is, entered, cases)
-            return entered_is_nan & ~_is_nan(as_it_is, other, still)
+            return entered_is_nan & ~_is_nan(as_it_is, at_point, still)
 
         if eqn.primitive is p.select_n_p:
             takes = takes_the_other()
         else:  # a branch may be large
-            takes = lax.cond(entered != other, takes_the_other, lambda: jnp.array(False))
-        return _selected(eqn, jnp.where(takes, other, entered), cases)
+            takes = lax.cond(entered != at_point, takes_the_other, lambda: jnp.array(False))
+        return _selected(eqn, jnp.where(takes, at_point, entered), cases)
 
     return inlined(run, eqn.replace(invars=[*eqn.invars, *read]))
 

@@ -176,6 +176,7 @@ class _ReversePass:
         if eqn.primitive is not p.scan_p:
             return []
         of_constants, of_carry = scan_sizes(eqn)
+        # The results of a step are the new carry, and behind it what is stacked.
         pairs = zip(body.invars[of_constants : of_constants + of_carry], body.outvars, strict=False)
         # In the first step a carry may be a number, as zeros to which each step adds a cotangent. As long as that makes
         # a cotangent of one more carry, the body is followed again.

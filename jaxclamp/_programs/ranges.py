@@ -166,6 +166,7 @@ def _of_scan(eqn: JaxprEqn, body: Any, operands: Sequence[Range]) -> tuple[bool,
     while True:
         inputs = [*known, *carried, *map(_of_slices, scanned)]
         without_bound, results = _of_body(body, inputs)
+        # Behind the carry stand the results that are stacked.
         stays = [x._replace(is_finite=x.is_finite and y.is_finite) for x, y in zip(carried, results, strict=False)]
         if stays == carried:
             return without_bound, [*carried, *map(_of_slices, results[carry:])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -138,8 +139,7 @@ def _promote(primals: Arrays, dtype: DTypeLike) -> list[jax.Array]:
 
 def _count(conditions: Iterable[jax.Array]) -> jax.Array:
     """Count, element by element, the conditions that hold."""
-    first, *rest = (condition.astype(jnp.int8) for condition in conditions)
-    return sum(rest, first)
+    return functools.reduce(operator.add, (condition.astype(jnp.int8) for condition in conditions))
 
 
 def _choose(index: jax.Array, options: Sequence[jax.Array]) -> jax.Array:

@@ -28,7 +28,7 @@ def cases(op: Op) -> Iterator[tuple[dict[str, Any], tuple[str, ...], str]]:
     """Yield (arguments, active arguments, form of the inactive ones) for every tie and every set of active inputs."""
     names = list(op.signature.parameters)
     for tie in op.tie_points:
-        arguments = dict(zip(names, tie, strict=False))
+        arguments = dict(zip(names, tie, strict=False))  # a tie has no defaults, which come last
         differentiable = [name for name, value in arguments.items() if is_differentiable(value)]
         for size in range(1, len(differentiable) + 1):
             for active in itertools.combinations(differentiable, size):

@@ -153,8 +153,8 @@ class GradientReport:
 
 def _rest_of(lines: Sequence[object]) -> list[str]:
     """Write how many lines there are beyond those shown, if any."""
-    rest = len(lines) - _MOST
-    return [f"... and {rest} more"] if rest > 0 else []
+    hidden = len(lines) - _MOST
+    return [f"... and {hidden} more"] if hidden > 0 else []
 
 
 def _numbers(values: Array) -> str:

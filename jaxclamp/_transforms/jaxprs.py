@@ -247,7 +247,7 @@ def inlined_with_more(fun: Callable[..., Any], eqn: JaxprEqn) -> tuple[list[Jaxp
     if len(atoms.keys() | outvars) < len(atoms) + len(jaxpr.outvars):
         jaxpr, atoms = traced(lambda *operands: jax.tree.map(p.copy_p.bind, fun(*operands)))
     more = [Var(atom.aval) for atom in jaxpr.outvars[len(eqn.outvars) :]]
-    atoms.update(zip(jaxpr.outvars, [*eqn.outvars, *more], strict=False))
+    atoms.update(zip(jaxpr.outvars, [*eqn.outvars, *more], strict=False))  # if ``fun`` returns nothing, there are fewer
 
     def renamed(atoms_of: Sequence[Any]) -> list[Any]:
         return [atom if isinstance(atom, Literal) else atoms.get(atom, atom) for atom in atoms_of]

@@ -45,8 +45,8 @@ def _in_torch(op: Op, choose: Callable[..., Tensor]) -> Choice:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         inplace = bound.arguments.pop("inplace", False)
-        input, *rest = bound.arguments.values()
-        return in_form(inplace, f"{op.name}_", lambda x: choose(op, in_torch, x, *rest), input)
+        input, *numbers = bound.arguments.values()
+        return in_form(inplace, f"{op.name}_", lambda x: choose(op, in_torch, x, *numbers), input)
 
     choice.__name__ = choice.__qualname__ = op.name
     choice.__signature__ = signature  # type: ignore[attr-defined]

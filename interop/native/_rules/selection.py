@@ -9,6 +9,7 @@ C is the set of operands that are equal to the value. ``clamp(x, min=0, max=6)``
 alone is active, min is in C and inactive, so x gets 0.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -193,8 +194,8 @@ class _Selected(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _in_torch: None, _rule: None, *tangents: torch.Tensor | None) -> torch.Tensor:
         moving = [None if tangent is None else tangent.to(ctx.dtype) for tangent in tangents]
-        first, *rest = [part for part in _weighted(ctx.rule, _operands(ctx), moving) if part is not None]
-        return sum(rest, first)
+        weighted = [part for part in _weighted(ctx.rule, _operands(ctx), moving) if part is not None]
+        return functools.reduce(operator.add, weighted)
 
 
 _selected: Callable[..., torch.Tensor] = differentiable(_Selected)
@@ -299,10 +300,13 @@ def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -
         case "min_norm":
             # A constant that ties can take the whole share: then 0 is among the subgradients of all others.
             inactive = [member for member, is_active in zip(members, active, strict=True) if not is_active]
-            return [member & ~_any(inactive) for member in members] if inactive else list(members)
+            if not inactive:
+                return list(members)
+            has_none = ~functools.reduce(operator.or_, inactive)
+            return [member & has_none for member in members]
         case "balanced":
             return list(members)
-    first = [member & ~_any(members[:k]) if k else member for k, member in enumerate(members)]
+    first = [member & ~functools.reduce(operator.or_, members[:k]) if k else member for k, member in enumerate(members)]
     if rule.convention == "inclusive":
         return first
     tied = _counted(members) > 1
@@ -311,15 +315,7 @@ def _sharing(rule: Selection, members: Sequence[Mask], active: Sequence[bool]) -
 
 def _counted(masks: Sequence[Mask]) -> torch.Tensor:
     """Count the masks that hold at each element."""
-    first, *rest = [mask.to(torch.int8) for mask in masks]
-    return sum(rest, first)
-
-
-def _any(masks: Sequence[Mask]) -> Mask:
-    first, *rest = masks
-    for mask in rest:
-        first = first | mask
-    return first
+    return functools.reduce(operator.add, [mask.to(torch.int8) for mask in masks])
 
 
 def _folded(step: Callable[..., torch.Tensor], value: Operand, operand: Operand) -> torch.Tensor:

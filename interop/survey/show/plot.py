@@ -117,7 +117,7 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
     drawing = Figure(figsize=(width, sum(heights) + 0.9), layout="constrained")
     (body,), (foot,) = drawing.subfigures(2, 1, squeeze=False, height_ratios=heights)
     parts = body.subfigures(lines, blocks, squeeze=False)
-    for part, (call, at) in zip(parts.flat, ties.items(), strict=False):
+    for part, (call, at) in zip(parts.flat, ties.items(), strict=False):  # the last line may have room left
         part.suptitle(call, x=0.01, ha="left", fontweight="bold")
         axes = part.subplots(1, 2 + most, width_ratios=widths, squeeze=False)[0]
         _draw_function(axes[0], axes[1], op, _parameters(calls[call][0]), at)
