@@ -297,11 +297,18 @@ def _gradient(
             value, derivative, aux = jax.jvp(of_active, active, varying_as(tangents, active), has_aux=True)
             return value, ((value, aux) if has_aux else value, derivative)
 
-        parts, result = jax.grad(primal, range(len(active)), has_aux=True)(*active)
-        # This is known only now, as `primal` traces the program. Most programs have no such slope: then a compiled
+        def reversible(*_: Tree) -> Any:
+            value, pull, result = jax.vjp(primal, *active, has_aux=True)
+            return value, (value, pull, result)
+
+        # `jax.grad` is here for what it refuses. It differentiates nothing: `reversible` reads none of its arguments.
+        _, (value, pull, result) = jax.grad(reversible, range(len(active)), has_aux=True)(*active)
+        one = jnp.ones_like(value)
+        parts = pull(one)
+        # This is known only now, as `primal` has traced the program. Most programs have no such slope: then a compiled
         # gradient has neither a test for NaN nor the two passes behind it.
         if program.has_slopes_without_bound:
-            parts = mended(parts, lambda *active: primal(*active)[0], active)
+            parts = mended(parts, pull, one)
         return parts[0] if is_one else parts, result
 
     return program, gradient

@@ -52,15 +52,13 @@ Compute: TypeAlias = Callable[..., jax.Array]
 """What an equation computes, of a cotangent and a slope in this order."""
 
 
-def mended(gradient: Tree, fun: Callable[..., jax.Array], at: Sequence[Tree]) -> Tree:
-    """Return the gradient of ``fun`` at the arguments ``at``, with NaN replaced where the rule has a number."""
+def mended(gradient: Tree, pull: Callable[[jax.Array], Tree], one: jax.Array) -> Tree:
+    """Return the gradient, ``pull(one)``, with NaN replaced where the rule has a number."""
     leaves, structure = jax.tree.flatten(gradient)
     is_nan = [jnp.isnan(leaf) for leaf in lax.stop_gradient(leaves)]
 
     def mend() -> list[jax.Array]:
         # Both passes are other versions of the same reverse pass, so that they meet the same slopes.
-        value, pull = jax.vjp(fun, *at)
-        one = jnp.ones_like(value)
         # The certificate says yes or no: to a second derivative it is a constant.
         paths = jax.tree.leaves(lax.stop_gradient(_Paths().of(pull)(one)))
         is_mendable = [nan & ~jnp.isnan(path) for nan, path in zip(is_nan, paths, strict=True)]

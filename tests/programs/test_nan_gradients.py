@@ -189,6 +189,19 @@ def test_a_constant_factor_may_move_in_another_derivative() -> None:
     assert slope(jnp.array(0.0), 0.0) == 0
 
 
+def test_a_program_is_traced_once() -> None:
+    """The passes that mend a NaN are of the same reverse pass."""
+    traces = []
+
+    def traced(x: jax.Array) -> jax.Array:
+        traces.append(x)
+        return root(x)
+
+    assert jaxclamp.grad(traced)(-1.0) == 0
+    jax.jit(jaxclamp.grad(traced)).lower(-1.0)
+    assert len(traces) == 2
+
+
 # Under transformations
 
 POINTS = jnp.array([-1.0, 4.0, 0.25])
