@@ -13,24 +13,22 @@ from typing import Any
 import torch
 
 DEVICE = "cuda"
-CREATING = [
-    "arange",
-    "as_tensor",
-    "empty",
-    "empty_strided",
-    "eye",
-    "full",
-    "linspace",
-    "logspace",
-    "ones",
-    "rand",
-    "randint",
-    "randn",
-    "randperm",
-    "scalar_tensor",
-    "tensor",
-    "zeros",
-]
+CREATING = (
+    *(
+        "arange",
+        "as_tensor",
+        "empty",
+        "empty_strided",
+        "eye",
+        "full",
+        "linspace",
+        "logspace",
+        "ones",
+        "rand",
+        "randint",
+    ),
+    *("randn", "randperm", "scalar_tensor", "tensor", "zeros"),
+)
 
 
 def on_device(create: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -24,6 +24,7 @@ def comparison(compare: Callable[[Any, Any], Any]) -> Callable[[Operand, Operand
 
 
 def is_not_zero(input: Tensor) -> Tensor:
+    """Decide `torch.Tensor.bool`, which asks where a number is not 0."""
     return holds(operator.ne, input, 0)
 
 
@@ -37,6 +38,7 @@ def of_truth_values(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Te
 
 
 def sign(input: Tensor) -> Tensor:
+    """Decide a sign: at 0 it is that of the tangent, or its direction if it is complex."""
     if not may_be_at(input, 0.0):
         return torch.sgn(input)
     value, tangent = value_and_tangent(input)
@@ -45,8 +47,8 @@ def sign(input: Tensor) -> Tensor:
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """Decide `torch.heaviside`: at 0 ``values`` counts only where the input stands still."""
     if input.dtype != values.dtype:  # which torch refuses
         return torch.heaviside(value_of(input), value_of(values))
-    # At 0 ``values`` counts only where x stands still; where it moves, only one of the two holds, or none.
-    rises = holds(operator.gt, input, 0)
+    rises = holds(operator.gt, input, 0)  # where it moves, one of the two holds, or none
     return torch.where(holds(operator.ge, input, 0) & ~rises, values, rises.to(values.dtype))

@@ -79,6 +79,7 @@ def asks_of_0(in_torch: Function) -> Function:
 
 
 def frac(input: Tensor) -> Tensor:
+    """Decide `torch.frac`, which is x - trunc(x)."""
     whole: Tensor = step(torch.trunc)(input)
     return input - whole
 
@@ -151,6 +152,7 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
 
 
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """Decide `torch.bucketize`, by the places of the input among the boundaries."""
     find = functools.partial(torch.bucketize, value_of(input), value_of(boundaries), out_int32=out_int32)
     return _place(find, input, boundaries, right=right)
 
@@ -164,6 +166,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
+    """Decide `torch.searchsorted`, as `bucketize`, of a row of boundaries for each row."""
     find = functools.partial(
         torch.searchsorted, value_of(sorted_sequence), value_of(input), out_int32=out_int32, sorter=sorter
     )
@@ -192,6 +195,7 @@ def _place(find: Callable[..., Tensor], input: Any, ordered: Tensor, **on_which_
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """Decide `torch.isclose`: whether the distance is ``atol + rtol * |other|`` at most."""
     at_the_point = torch.isclose(value_of(input), value_of(other), rtol, atol, equal_nan)
     distance, bound = selections.abs(input - other), atol + rtol * selections.abs(other)
     is_at_bound = (value_of(distance) == value_of(bound)) & value_of(bound).isfinite()

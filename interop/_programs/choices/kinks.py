@@ -57,20 +57,22 @@ def in_form(inplace: bool, name: str, function: Function, input: Tensor) -> Tens
 def rrelu(
     input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
 ) -> Tensor:
+    """Decide a leaky relu whose slope is drawn in training, and in evaluation the mean of the two."""
     if training:  # the slopes are random, and 0 is on no tie but by chance
         return functional.rrelu(input, lower, upper, training, inplace)
-    slope = (lower + upper) / 2  # in evaluation, as torch has it
+    slope = (lower + upper) / 2
     kinks = pieces_at_kinks("leaky_relu", slope)
     return in_form(inplace, "rrelu_", lambda x: at_kinks(lambda x: functional.leaky_relu(x, slope), kinks, x), input)
 
 
 def i0e(input: Tensor) -> Tensor:
-    # It is exp(-|x|) times i0, which is smooth.
+    """Decide exp(-|x|) times i0, which is smooth."""
     pieces = (0.0, lambda x: torch.exp(x) * torch.special.i0(x), lambda x: torch.exp(-x) * torch.special.i0(x))
     return at_kinks(torch.special.i0e, [pieces], input)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Decide a leaky relu whose slope is a weight."""
     input, weight = autocast(input, weight)
     kinks = pieces_at_kinks("leaky_relu", aligned(weight, input))
     return at_kinks(lambda x: functional.prelu(x, weight), kinks, input)

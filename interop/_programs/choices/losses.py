@@ -20,6 +20,7 @@ Tensor = torch.Tensor
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """Compute the logit of a clamped number."""
     if eps is None or eps > 0.5:  # all numbers lie on or beyond bounds that are crossed, and torch has another order
         return torch.logit(input, eps)
     return torch.logit(torch.clamp(input, eps, 1 - eps))
@@ -33,6 +34,7 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
+    """Compute the loss by `abs`, whose sign is decided."""
     if weight is None:
         input, target = in_full_precision(*torch.broadcast_tensors(input, target))  # as torch, before it promotes
         return reduced(abs(input - target), size_average, reduce, reduction)
@@ -51,6 +53,7 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:
+    """Compute the loss by the piece that is entered: a parabola up to ``beta``, and a line beyond."""
     input, target = as_floats(input, target)
     # Where the pieces meet their slopes agree, and those of the slopes do not: they count in a gradient of a gradient.
     difference = value_of(input) - value_of(target)
@@ -86,6 +89,7 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
+    """Compute ``max(margin - x[target] + x, 0) ** p`` for each class but the target."""
     if p not in (1, 2) or (weight is not None and weight.numel() != input.shape[-1]):  # which torch refuses
         return functional.multi_margin_loss(value_of(input), target, p, margin, weight)
     (scores,), targets = in_full_precision(torch.atleast_2d(input)), target.reshape(-1, 1)
@@ -106,6 +110,7 @@ def cosine_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
+    """Compute ``1 - cos`` for the target 1, and for -1 ``max(cos - margin, 0)``."""
     # For the target 1 the loss is 1 - cos, without a choice: the one for -1, max(cos - margin, 0), is made of it.
     similar = functional.cosine_embedding_loss(input1, input2, torch.ones_like(target), reduction="none")
     loss = torch.where(target == 1, similar, maximum(1 - similar - margin, 0.0).where(target == -1, 0.0))

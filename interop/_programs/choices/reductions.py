@@ -119,6 +119,7 @@ vector_norm = norm(torch.linalg.vector_norm)
 
 
 def matrix_norm(input: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, **kwargs: Any) -> Tensor:
+    """Compute a norm of sums or squares of elements; those of singular values are torch's."""
     is_of_matrices = len(axes_of(dim, input.dim())) == 2  # else torch refuses it
     if ord == "fro" and is_of_matrices:
         return smooth_norm(input.to(kwargs.get("dtype")), dim, keepdim)
@@ -154,11 +155,13 @@ def pairwise_distance(input: Tensor, other: Tensor, p: float = 2.0, eps: float =
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """Compute the distances between the rows of two matrices, with the values of torch's own function."""
     distances = vector_norm(_minus(x1.unsqueeze(-2), x2.unsqueeze(-3)), p, -1)
     return _with_value(distances, torch.cdist(value_of(x1), value_of(x2), p, compute_mode))
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """Compute the distances between the rows of a matrix, as `cdist`."""
     i, j = torch.triu_indices(len(input), len(input), 1, device=input.device)
     return _with_value(vector_norm(_minus(input[i], input[j]), p, -1), torch.pdist(value_of(input), p))
 
@@ -181,6 +184,7 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """Shrink the slices whose norm is above ``maxnorm``, as torch's kernel does, with its 1e-7."""
     if not p > 0 or not maxnorm >= 0 or input.dim() < 2:  # torch refuses it
         return torch.renorm(input, p, dim, maxnorm)
     axes_of_slice = set(range(input.dim())).difference(axes_of(dim, input.dim()))

@@ -255,10 +255,12 @@ def _is_at_most_0(bound: Any) -> bool:
 
 
 def sqrt(input: Tensor) -> Tensor:
+    """Take the root, which of a sum of squares is a norm."""
     return _root(torch.sqrt, input)
 
 
 def pow(input: Any, exponent: Any) -> Tensor:
+    """Take a power; that of 1/2 as `sqrt`, and a square is known to roots."""
     if isinstance(exponent, float) and exponent == 0.5:
         return _root(lambda x: torch.pow(x, exponent), input)
     result: Tensor = torch.pow(input, exponent)
@@ -280,6 +282,7 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
 
 
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Compute a standard deviation, the root of a sum of squares of what differs from the mean."""
     result = torch.std(input, *args, **kwargs)
     squares = _form(torch.var, input, *args, **kwargs) if may_be_at(result, 0.0) else None
     return result if squares is None else torch.where(*_where_0(squares), result)

@@ -66,6 +66,7 @@ def _between(input: Tensor, low: float, high: float) -> Tensor:
 
 
 def abs(input: Tensor) -> Tensor:
+    """Decide an absolute value: whether it is x or -x."""
     if input.is_complex():
         size = torch.abs(input)
         if not may_be_at(size, 0.0):

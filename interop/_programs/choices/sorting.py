@@ -28,6 +28,7 @@ def msort(input: Tensor) -> Tensor:
 
 
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """Return the first elements in the order."""
     # One element is in order, and has no axis to sort along; torch refuses other numbers.
     if not input.dim() or not 0 <= k <= input.size(dim):
         return torch.topk(input, k, dim)
@@ -36,6 +37,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """Return the element of that number in the order."""
     if not input.dim() or not 1 <= k <= input.size(dim):  # which torch refuses
         return torch.kthvalue(input, k, dim, keepdim)
     index = order(input, dim).narrow(dim, k - 1, 1)
