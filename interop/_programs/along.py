@@ -203,7 +203,11 @@ class _Along(Decided):
         return result
 
     def _called(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        """Call the function in the block of `Decided`, and give tensors the tangents that it needs and they lack."""
+        """Call the function in the block of `Decided`, and give tensors the tangents that it needs and they lack.
+
+        Of ``relu(w * x)`` with late tangents the product waits, and is noted on the tape. So does the relu, unless it
+        is given a 0: then it raises a LateTangentError, w and the product get their tangents, and it is called again.
+        """
         tensors = [x for x in operands(*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
         if func is torch.Tensor.register_hook and len(args) == 2:
             # The program's hooks see its own backward passes, not those by which tangents are found.
@@ -235,12 +239,12 @@ class _Along(Decided):
     def complete(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
         """Give a tensor, and the parameters, the tangents that they lack."""
         self._give_late_tangents()
-        if torch.is_grad_enabled() and not propagates_tangents():  # in a ``jvp``, whose numbers are tangents
-            return ()
-        if x.requires_grad and not moves(x) and x.layout is torch.strided and self._tape.lacks_tangent(x):
+        is_tangent = torch.is_grad_enabled() and not propagates_tangents()  # as the numbers in a ``jvp`` are
+        may_lack_one = x.requires_grad and not is_tangent and not moves(x) and x.layout is torch.strided
+        if may_lack_one and self._tape.lacks_tangent(x):
             refuse_without_jvp(x)
             _give_tangents(self._tape.tangents_of(x))
-        return ()
+        return ()  # `outside_of_transformations` takes functions that return tensors
 
     def on_choice_of_torch(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Warn, once for each line, of a tie of what needs a gradient, as a weight computed before the block does."""

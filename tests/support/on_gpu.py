@@ -14,20 +14,8 @@ import torch
 
 DEVICE = "cuda"
 CREATING = (
-    *(
-        "arange",
-        "as_tensor",
-        "empty",
-        "empty_strided",
-        "eye",
-        "full",
-        "linspace",
-        "logspace",
-        "ones",
-        "rand",
-        "randint",
-    ),
-    *("randn", "randperm", "scalar_tensor", "tensor", "zeros"),
+    *("arange", "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "logspace", "ones", "rand"),
+    *("randint", "randn", "randperm", "scalar_tensor", "tensor", "zeros"),
 )
 
 
