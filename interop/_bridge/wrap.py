@@ -135,7 +135,7 @@ def _name(function: Callable[..., Any]) -> str:
 def _argument(function: Callable[..., Any], path: Sequence[Any]) -> str:
     """Name the leaf at ``path`` of ``(args, kwargs)`` as the caller does."""
     where, argument, *inside = path
-    if where.idx == 1:
+    if where.idx == 1:  # in kwargs
         name = argument.key
     else:
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -95,7 +95,7 @@ class Changes:
         """Write the summary, a table and the sources."""
         from rich import box
 
-        table = printed(self._table(box.MARKDOWN), 10_000) if self.lines else ""
+        table = printed(self._table(box.MARKDOWN), 10_000) if self.lines else ""  # so wide that nothing is folded
         parts = [self.summary, table, "\n".join(f"- {source}" for source in self.sources)]
         return "\n\n".join(part for part in parts if part) + "\n"
 

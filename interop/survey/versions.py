@@ -75,7 +75,7 @@ def _is_implied(records: Sequence[Record], cell: Cell, joint: Cell | None, mode:
     ``joint`` has the gradient beside numbers instead.
     """
     answers = _answers(records, cell, mode)
-    positive = cell._replace(at=re.sub(r"-0(?=,|$)", "0", cell.at))
+    positive = cell._replace(at=re.sub(r"-0(?=,|$)", "0", cell.at))  # and not -0.5
     if positive != cell and _agree(_answers(records, positive, mode), answers):
         return True
     if cell.inactive != "arrays":

@@ -47,7 +47,7 @@ class Layout:
         return np.flip(array.reshape(self.split).transpose(self.order).reshape(self.torch_shape), self.flipped)
 
     def from_torch(self, array: Array) -> Array:
-        moved = [self.split[axis] for axis in self.order]
+        moved = [self.split[axis] for axis in self.order]  # the shape before the last step of `to_torch`
         return np.flip(array, self.flipped).reshape(moved).transpose(np.argsort(self.order)).reshape(self.shape)
 
 
@@ -108,4 +108,5 @@ def layout_of_transposed_kernel(shape: tuple[int, ...], *, outputs_first: bool, 
 
 def channel_order(ndim: int, *, to_last: bool) -> tuple[int, ...]:
     """Return the order of the axes of images that moves the channels from before the window behind it, or back."""
+    # Of four axes (0, 2, 3, 1), and (0, 3, 1, 2).
     return (0, *range(2, ndim), 1) if to_last else (0, ndim - 1, *range(1, ndim - 1))
