@@ -68,8 +68,8 @@ def along(
     Raises:
       TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, was made under
         `torch.inference_mode`, or is cut into parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism.
-      ValueError: no parameter requires grad; ``direction`` has another number of tensors, or one has another shape,
-        dtype or device; both ``direction`` and ``generator`` are given.
+      ValueError: no parameter requires grad, or one is of a lazy module that has not run; ``direction`` has another
+        number of tensors, or one has another shape, dtype or device; both ``direction`` and ``generator`` are given.
       RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
         compiled function; in the block, a compiled function is called; at its end, the module has a parameter that
         was made or unfrozen in it.
@@ -119,6 +119,10 @@ def _trained(parameters: Any) -> list[torch.Tensor]:
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"along: one of the parameters is {tensor!r}; pass a module, a tensor or several.")
+        if torch.nn.parameter.is_lazy(tensor):
+            raise ValueError(
+                "along: one of the parameters is uninitialized; run its lazy module once before the block."
+            )
         if tensor.is_inference():
             raise TypeError(
                 "along: one of the parameters was made under torch.inference_mode(), and no gradient reaches it; make "

@@ -195,7 +195,12 @@ BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _CONVERSIONS = {torch.Tensor.to, torch.Tensor.type, torch.Tensor.type_as}
 _ASKING_OF_0 = ("__bool__", "is_nonzero", "any", "all", "nonzero", "argwhere", "count_nonzero")
 _IGNORED = {"out", "ties"}
-_CALLED = {**FASTER, **dict(following(FASTER))}
+_CALLED = {
+    **FASTER,
+    **dict(following(FASTER)),
+    torch.Tensor.data.__get__: derivatives.data,  # type: ignore[attr-defined]
+    **dict.fromkeys((torch.detach_, torch.Tensor.detach_), derivatives.detach_),
+}
 
 _OF_RECORDS = dict(records.choices_of_records())
 _MAX, _MIN = reductions.with_indices("max", as_is), reductions.with_indices("min", torch.neg)

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode, has_torch_function
 from interop._programs.order import is_transformed_within, moves
 from interop._torch.autocast import in_full_precision
 from interop._torch.private_api import operators_named, unpacked
+from interop.native.losses import reduced
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -165,6 +166,23 @@ def _loss_of_floats(function: Function, input: Tensor, target: Tensor, *args: An
     return function(*as_floats(input, target), *args, **kwargs)
 
 
+def _squared_error(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Any:
+    """Compute `mse_loss`, written out: torch fails in forward mode of its gradient."""
+    input, target = as_floats(input, target)
+    if weight is not None or input.shape != target.shape:  # torch writes out the one, and warns of the other
+        further = () if weight is None else (weight,)
+        return functional.mse_loss(input, target, size_average, reduce, reduction, *further)
+    difference = _all_dual(torch.sub, *in_full_precision(input, target))
+    return reduced(difference.square(), size_average, reduce, reduction)
+
+
 def _dropout(function: Function, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Drop out by a product: ``dropout(ones)`` has the factors, 0 or ``1 / (1 - p)``, as torch would draw them."""
     if inplace or not training or not moves(input):
@@ -217,7 +235,8 @@ def _faster() -> Iterator[tuple[Function, Function]]:
         yield function, functools.partial(_normalized, function)
     for function in (torch.group_norm, functional.group_norm):
         yield function, functools.partial(_in_groups, function)
-    for function in (functional.mse_loss, *operators_named("mse_loss")):
+    yield functional.mse_loss, _squared_error
+    for function in operators_named("mse_loss"):
         yield function, functools.partial(_loss_of_floats, function)
     for function in (torch.dropout, functional.dropout):
         yield function, functools.partial(_dropout, function)

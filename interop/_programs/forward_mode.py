@@ -31,8 +31,10 @@ CURES = {
 """Maps words in the message of a RuntimeError of torch to what to do about it."""
 CURES_OF_FUNCTIONS = {
     **CURES,
-    "ZeroTensors are immutable": "{} needs forward mode of the gradient of mse_loss, which fails in torch: write "
+    "ZeroTensors are immutable": "{} needs forward mode of the gradient of aten.mse_loss, which fails in torch: write "
     "((input - target) ** 2).mean().",
+    "Cannot access data pointer": "{} does not reach into a function that reads memory, as an RNN of packed sequences "
+    "does: call it in a block of along.",
     "does not have a grad_fn": "{} does not reach torch.autograd.grad and backward() within the function: call "
     "torch.func.grad there.",
 }

@@ -62,6 +62,11 @@ def is_transformed_within() -> bool:
     return depth_of_transformations() > _TANGENTS.get().depth
 
 
+def is_nested_at_tangents() -> bool:
+    """Return whether the tangents are within another transformation of torch.func, and none is within them."""
+    return 1 < depth_of_transformations() == _TANGENTS.get().depth
+
+
 def _unpacked(x: torch.Tensor) -> Sequence[Any]:
     return outside_of_transformations(_TANGENTS.get().depth, unpacked, x)
 

@@ -39,6 +39,8 @@ def unpacked(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
 
     It asks whether torch.export records the call, which is a function mode.
     """
+    if torch.is_inference_mode_enabled():  # nothing moves there, and torch fails to make the value a view of x
+        return x, None
     if not is_forward_mode() or is_in_function_mode():
         return forward_ad.unpack_dual(x)
     return torch._C._VariableFunctions._unpack_dual(x, forward_ad._current_level)

@@ -229,6 +229,11 @@ def test_a_second_level_of_forward_mode_names_the_cure(derivative: Callable[...,
     assert "grad takes the one level" in raised.value.__notes__[0]
 
 
+def test_parameters_of_a_lazy_module_that_has_not_run() -> None:
+    with pytest.raises(ValueError, match="run its lazy module once"), interop.along(torch.nn.LazyLinear(1)):
+        pass
+
+
 def test_functions_without_forward_mode_name_the_cure() -> None:
     with pytest.raises(NotImplementedError) as raised:
         interop.directional_derivative(WithoutJvp.apply, ZERO, ZERO)

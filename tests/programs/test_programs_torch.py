@@ -471,3 +471,15 @@ def test_adaptive_pools_without_windows_are_not_differentiated_by_torch() -> Non
     gradient = interop.grad(lambda x: functional.adaptive_max_pool2d(x, (0, 2)).sum() + x.sum())
     with pytest.raises(RuntimeError, match="adaptive_max_pool2d_backward"):
         gradient(torch.ones(1, 1, 4, 4))
+
+
+def test_what_is_detached_is_a_constant() -> None:
+    """Torch detaches from the innermost transformation alone."""
+    x = torch.tensor([1.0, -2.0])
+    for constant in (lambda x: x.data, lambda x: torch.inference_mode()(torch.abs)(x).clone()):
+        program = lambda x, constant=constant: constant(x).abs().max() * x.sum()  # noqa: E731
+        assert interop.grad(program)(x).tolist() == [2.0, 2.0]
+        assert interop.directional_derivative(program, x, x + 1)[1] == 2
+    with pytest.raises(NotImplementedError, match=r"call detach\(\)"):
+        interop.grad(lambda x: x.clone().detach_().max() * x.sum())(x)
+    assert interop.directional_derivative(lambda x: x.clone().detach_().max() * x.sum(), x, x + 1)[1] == 1

@@ -369,6 +369,7 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "friction": (friction, POINT),
     "torch.cond": (lambda x: torch.cond(x.sum() > 0, torch.relu, torch.neg, (x,)), POINT),
     "mse_loss, second": (lambda x: torch.func.grad(F.mse_loss)(x, torch.ones(4)), POINT),
+    "aten.mse_loss, second": (lambda x: torch.func.grad(torch.ops.aten.mse_loss)(x, torch.ones(4)), POINT),
     # Projections and proximal steps.
     "simplex": (simplex, [0.5, 0.5, -0.5, 0.0]),
     "sparsemax": (sparsemax, [1.0, 0.0, 0.0, -1.0]),
@@ -545,7 +546,7 @@ REFUSED = {
     **dict.fromkeys(("clamp, out=", "maximum, out="), "call it without, and copy the result"),
     "aten.threshold_backward": "call torch.threshold",
     "autograd.grad": "call torch.func.grad there",
-    "mse_loss, second": "write ((input - target) ** 2).mean()",
+    "aten.mse_loss, second": "write ((input - target) ** 2).mean()",
     "checkpoint": "call the function without one",
     "checkpoint, reentrant": "call the function without it",
 }

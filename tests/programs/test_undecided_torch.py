@@ -206,11 +206,16 @@ class Doubled(torch.autograd.Function):
         return 2 * cotangent
 
 
+RNN, PACKED = torch.nn.RNN(1, 1).double(), torch.nn.utils.rnn.pack_sequence([ONES[:, None]])
 REFUSED: dict[str, tuple[Function, str]] = {
     "torch.cond": (lambda x: torch.cond(x.sum() > 0, torch.relu, torch.abs, (x,)), "write an if"),
     "a checkpoint": (lambda x: checkpoint(torch.relu, x, use_reentrant=False), "call the function without one"),
     "a reentrant checkpoint": (lambda x: checkpoint(torch.relu, x, use_reentrant=True), "without it"),
     "an autograd.Function": (Doubled.apply, "write them"),
+    "an RNN of packed sequences": (
+        lambda x: torch.func.functional_call(RNN, {"weight_ih_l0": x[:1, None]}, (PACKED,))[0].data,
+        "in a block of along",
+    ),
     "torch.autograd.grad": (lambda x: torch.autograd.grad(x.sum(), x)[0], "call torch.func.grad"),
 }
 

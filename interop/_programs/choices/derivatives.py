@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from interop._programs.order import is_nested_at_tangents, moves
 from interop._torch.private_api import without_function_modes
 from interop.native._rules.differentiable import differentiable
 
@@ -66,3 +67,16 @@ def to_dense(input: Tensor, dtype: torch.dtype | None = None, *, masked_grad: bo
 def linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> Tensor:
     """Compute the loss from all logits at once: in chunks, as ``options`` say, torch has no forward mode."""
     return functional.linear_cross_entropy(*args, **kwargs)
+
+
+# Torch detaches from the innermost transformation alone: in `interop.grad` from the tangents, not from the gradient.
+
+
+def data(input: Tensor) -> Tensor:
+    return input.detach() if is_nested_at_tangents() and moves(input) else input.data
+
+
+def detach_(input: Tensor) -> Tensor:
+    if is_nested_at_tangents() and moves(input):
+        raise NotImplementedError("detach_ would leave the gradient as it is; call detach(), which returns a tensor.")
+    return input.detach_()
