@@ -22,13 +22,7 @@ from interop._programs.directions import Tree, check_direction, leaves_of, rando
 from interop._programs.forward_mode import CURES_OF_FUNCTIONS, alone, named_cure, refuse_here
 from interop._programs.nan_gradients import certified, has_nan
 from interop._programs.order import Tangents, moving_by
-from interop._torch.private_api import (
-    depth_of_transformations,
-    flattened,
-    is_compiled,
-    keywords_of,
-    unflattened,
-)
+from interop._torch.private_api import depth_of_transformations, flattened, is_compiled, keywords_of, unflattened
 from jaxclamp._rules.operands import check_function, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
 
