@@ -176,7 +176,8 @@ def _squared_error(
 ) -> Any:
     """Compute `mse_loss`, written out: torch fails in forward mode of its gradient."""
     input, target = as_floats(input, target)
-    if weight is not None or input.shape != target.shape:  # torch writes out the one, and warns of the other
+    # Torch writes out the first, warns of the second, and refuses the last.
+    if weight is not None or input.shape != target.shape or torch.result_type(input, target).is_complex:
         further = () if weight is None else (weight,)
         return functional.mse_loss(input, target, size_average, reduce, reduction, *further)
     difference = _all_dual(torch.sub, *in_full_precision(input, target))

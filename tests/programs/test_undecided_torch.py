@@ -253,5 +253,7 @@ def test_what_torch_refuses_by_itself_is_refused_so() -> None:
         interop.grad(lambda x: x.index_reduce(0, index, ONES.float(), "amax").sum())(ONES)
     with pytest.raises(RuntimeError, match=r"Expected self\.dtype to be equal to src\.dtype"):
         interop.grad(lambda x: x.scatter_reduce(0, index, ONES.float(), "amin").sum())(ONES)
+    with pytest.raises(NotImplementedError, match="not implemented for 'ComplexDouble'"):
+        interop.grad(lambda x: functional.mse_loss(x + 1j, x + 0j).real)(ONES)
     with pytest.raises(RuntimeError, match="must be a 2-tuple"):
         interop.grad(lambda x: torch.linalg.matrix_norm(x * row, dim=(0,)).sum())(ONES)
