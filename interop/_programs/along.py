@@ -212,7 +212,9 @@ class _Along(Decided):
         Of ``relu(w * x)`` with late tangents the product waits, and is noted on the tape. So does the relu, unless it
         is given a 0: then it raises a LateTangentError, w and the product get their tangents, and it is called again.
         """
-        tensors = [x for x in operands(*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
+        is_complete = not self._tangents.are_late and self._tape.is_empty()
+        arguments = () if is_complete else operands(*args, *(kwargs or {}).values())
+        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]  # that may lack their tangents
         if func is torch.Tensor.register_hook and len(args) == 2:
             # The program's hooks see its own backward passes, not those by which tangents are found.
             args = (args[0], self._tape.apart_from(args[1]))
@@ -234,7 +236,7 @@ class _Along(Decided):
             self._tape.note(result)
             return result
         # torch.func allows `requires_grad_` in a block of its own, which a backward pass would end.
-        if (self._tangents.are_late or not self._tape.is_empty()) and func is not torch.Tensor.requires_grad_:
+        if func is not torch.Tensor.requires_grad_:
             for x in tensors:
                 for needed in (x, *roots.behind(x)):
                     outside_of_transformations(self._tangents.depth, self.complete, needed)

@@ -7,7 +7,7 @@ in it, and its code in the file of `choices` for its subject.
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -111,7 +111,7 @@ def _chosen(func: Function, choice: Function, args: tuple[Any, ...], kwargs: Map
 def operands(*values: Any) -> Iterator[Any]:
     """Yield the values, and of a list of tensors each."""
     for value in values:
-        yield from value if isinstance(value, Sequence) else (value,)
+        yield from value if isinstance(value, list | tuple) else (value,)
 
 
 def _warn_on_jump(name: str, jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -263,7 +263,7 @@ _SELECTIONS = frozenset((
     "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Flip",
     "Roll", "Repeat", "torch::autograd::CopyBackwards", "torch::autograd::Identity", "ConstantPadNd", "Tril", "Triu",
     "Sum", "Mean", "Cumsum", "Embedding", "Clamp", "ClampMin", "ClampMax", "Hardtanh", "Relu", "Maximum", "Minimum",
-    "Fmax", "Fmin",
+    "Fmax", "Fmin", "ThresholdBackward",
 ))
 """The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((

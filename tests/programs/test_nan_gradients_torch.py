@@ -680,7 +680,7 @@ def wrong(seeds: range) -> list[int]:
 def test_the_nodes_are_called_as_torch_calls_them() -> None:
     """A node of another name counts as one of which nothing is known, and its NaN stays."""
     listed = nan_gradients._SELECTIONS | nan_gradients._ELEMENTWISE | nan_gradients._IN_ROWS
-    of_torch = {name.partition("Backward")[0] for name in dir(torch._C._functions)}
+    of_torch = {name.rpartition("Backward")[0] for name in dir(torch._C._functions)}
     assert {name for name in listed if not name.startswith("torch::")} <= of_torch
 
 

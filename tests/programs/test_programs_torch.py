@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -483,3 +483,24 @@ def test_what_is_detached_is_a_constant() -> None:
     with pytest.raises(NotImplementedError, match=r"call detach\(\)"):
         interop.grad(lambda x: x.clone().detach_().max() * x.sum())(x)
     assert interop.directional_derivative(lambda x: x.clone().detach_().max() * x.sum(), x, x + 1)[1] == 1
+
+
+CLAMPED: dict[str, tuple[torch.dtype, Sequence[float], Sequence[float], Sequence[float], Sequence[float]]] = {
+    "a bound that is rounded": (torch.bfloat16, (0.1, 5.0), (0.1, 0.1, 0.1), (1, -1, 0), (1, 0, 0)),
+    "equal bounds": (torch.float32, (2.0, 2.0), (2, 2, 2, 1), (1, -1, 0, 1), (0, 0, 0, 0)),
+    "bounds that cross": (torch.float32, (2.0, 1.0), (2, 1, 1.5, 3), (1, -1, 1, 1), (0, 0, 0, 0)),
+    "no bounds": (torch.float32, (-math.inf, math.inf), (math.inf, -math.inf, 0), (1, -1, 3), (1, -1, 3)),
+    "bounds without a number beyond": (torch.float16, (-65504, 65504), (65504, 65504, -65504), (1, -1, 1), (0, -1, 1)),
+    "infinities": (torch.float64, (0.0, 6.0), (math.inf, -math.inf, 6, 0), (1, 1, -1, -1), (0, 0, -1, 0)),
+    "infinite and unknown speeds": (torch.float64, (0.0, 6.0), (-1, 7, 0), (math.inf, math.nan, -math.inf), (0, 0, 0)),
+    "the least numbers": (torch.float32, (0.0, 6.0), (1e-45, -1e-45, -0.0), (1, 1, 1), (1, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CLAMPED)
+def test_bounds_at_the_ends_of_a_dtype(name: str) -> None:
+    dtype, (low, high), at, speeds, expected = CLAMPED[name]
+    x, v = torch.tensor(at, dtype=dtype), torch.tensor(speeds, dtype=dtype)
+    value, derivative = interop.directional_derivative(lambda x: x.clamp(low, high), x, v)
+    assert torch.equal(value, x.clamp(low, high))
+    assert derivative.tolist() == list(expected)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import torch
 
-from interop._programs.order import holds, may_be_at, may_be_equal, moves, value_and_tangent
+from interop._programs.order import holds, may_be_at, may_be_equal, moves, side, value_and_tangent, value_of
 from jaxclamp._rules.selection import Selection, Step
 
 Tensor = torch.Tensor
+_aten = torch.ops.aten
 Operand = torch.Tensor | float
 
 
@@ -47,22 +50,25 @@ _STEPS: Mapping[Step, Callable[[Tensor, Operand], Tensor]] = {
 
 def fold(rule: Selection, input: Tensor, *bounds: Operand) -> Tensor:
     """Select among the operands, as the rule of the op folds them: of ``clamp`` the larger, then the smaller."""
-    if rule.steps == (jnp.maximum, jnp.minimum):
-        low, high = bounds
-        if isinstance(low, int | float) and isinstance(high, int | float) and low <= high:
-            return _between(input, low, high)
+    if set(rule.steps) <= {jnp.maximum, jnp.minimum}:
+        numbers = [bound for bound in bounds if isinstance(bound, int | float) and not math.isnan(bound)]
+        if len(numbers) == len(rule.steps):
+            return _between(rule, input, numbers)
     value = input
     for step, bound in zip(rule.steps, bounds, strict=True):
         value = _STEPS[step](value, bound)
     return value
 
 
-def _between(input: Tensor, low: float, high: float) -> Tensor:
-    """Keep ``input`` between two numbers, of which at most one counts: one choice in place of two."""
-    beyond = holds(operator.lt, input, low) | holds(operator.gt, input, high)
-    # What lies beyond is constant, so that torch may clamp both sides by one call. Off the bounds `hardtanh` takes half
-    # of the time, but it keeps the operand and its tangent for the backward pass, where this keeps a mask.
-    return torch.where(beyond, input.detach().clamp(low, high), input)
+def _between(rule: Selection, input: Tensor, bounds: Sequence[float]) -> Tensor:
+    """Keep ``input`` between numbers: one choice, in place of one for each of them."""
+    ends = {"min" if step is jnp.maximum else "max": bound for step, bound in zip(rule.steps, bounds, strict=True)}
+    sides = [side(input, end) if name == "min" else -side(input, end) for name, end in ends.items()]
+    # On the CPU this takes a tenth of the time of ``torch.where(inward >= 0, input, 0)``.
+    result: Tensor = _aten.threshold_backward(input, functools.reduce(torch.minimum, sides), -0.5)
+    # Its slopes are right now. Where they are 0, its value becomes that of the bound.
+    result.detach().copy_(value_of(input).clamp(**ends))
+    return result
 
 
 def abs(input: Tensor) -> Tensor:
