@@ -117,7 +117,7 @@ UNTRACED = {
     "heaviside": "without no_grad, which is not in the graph, torch refuses it",
     "masks in place": "it has heaviside",
     **dict.fromkeys(("lp_pool1d", "lp_pool2d", "lp_pool3d"), "a graph has roots of sums in their place, NaN at 0"),
-    "whether it is 0": "Python chooses by numbers, which a graph has not",
+    **dict.fromkeys(("whether it is 0", "steps at integers"), "Python chooses by numbers, which a graph has not"),
     "det": "below dispatch a graph has an operator of factors, whose forward mode torch has wrong at singular matrices",
     "nn.RNN, dropout": "its random numbers are drawn anew in a graph",
     "linear_cross_entropy": "its chunks are an autograd.Function, which a graph has as constants",
