@@ -121,9 +121,12 @@ def _of_operator(
 def _refuse_kernel(operator: Any, in_torch: Function, *args: Any, **kwargs: Any) -> Any:
     """Refuse a part of ``in_torch`` or of its derivative, which has torch's slopes.
 
-    The derivative of a pool is none of these: it gets the indices, which were chosen before.
+    The derivative of a pool is none of these: it gets the indices, which were chosen before. Nor is a kernel
+    that gets the sides of `order.side`, by their dtype: a block within this one has chosen.
     """
-    if any(argument.name == "indices" for argument in schema_of(operator, args, kwargs).arguments):
+    names = [argument.name for argument in schema_of(operator, args, kwargs).arguments]
+    operand = {**dict(zip(names, args, strict=False)), **kwargs}.get("self")  # others have defaults
+    if "indices" in names or getattr(operand, "dtype", None) is torch.int8:
         return operator(*args, **kwargs)
     raise NotImplementedError(
         f"{operator.__name__} takes torch's slopes at ties; call {resolve_name(in_torch)}, whose choices are decided, "

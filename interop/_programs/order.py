@@ -136,15 +136,18 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
 def side(x: torch.Tensor, bound: float) -> torch.Tensor:
     """Return on which side of a number ``x`` is a small step on: above where positive, below where negative.
 
-    Where ``x`` stands still on the bound, it is 0. Torch computes signs on the CPU faster than truth values, which
-    take a byte each, too.
+    Where ``x`` stands still on the bound, or is NaN, it is 0. Torch computes signs on the CPU faster than truth values,
+    which take a byte each, too.
     """
     value = value_of(x)
     bound_in_dtype = value.new_full((), bound)  # as a comparison rounds it; on a GPU a difference takes it unrounded
-    sides = (value - bound_in_dtype).sign_()
+    distance = value - bound_in_dtype
+    sides = distance.sign()
     if math.isfinite(bound) and may_be_at(x, bound):
-        # The tangent counts where the value is on the bound, and its sign is 0.
-        sides = torch.add(value_and_tangent(x)[1].sign(), sides, alpha=2)
+        # The sign of NaN is 0: so the tangent of what is no number, or infinite, does not count.
+        tangent = torch.add(value_and_tangent(x)[1], distance, alpha=0)
+        # That of others counts where the value is on the bound, and its sign is 0.
+        sides = torch.add(tangent.sign_(), sides, alpha=2)
     return sides.to(torch.int8)
 
 

@@ -239,6 +239,13 @@ def test_a_tangent_of_nan_leaves_a_comparison_to_the_values(compare: Any) -> Non
     assert slope == 1
 
 
+@pytest.mark.parametrize("fold", [torch.relu, torch.abs, lambda x: x.clamp(0, 1), lambda x: torch.clamp_max(x, 0.0)])
+@pytest.mark.parametrize("speed", [1.0, -1.0])
+def test_nan_beside_a_tie_has_the_slope_of_the_operand_in_each_direction(fold: Any, speed: float) -> None:
+    x = tensor([0.0, torch.nan])
+    assert interop.grad(lambda x: fold(x).sum(), direction=torch.full_like(x, speed))(x)[1] == 1
+
+
 @pytest.mark.parametrize("compare", [torch.ne, lambda x, y: ~torch.eq(x, y), lambda x, _: x.bool()])
 def test_an_equality_of_a_number_with_a_tangent_of_nan_holds_at_the_point_alone(compare: Any) -> None:
     slope = interop.grad(lambda x: torch.where(compare(torch.sqrt(x * x), 0.0), x, 5 * x))(tensor(0.0))

@@ -236,6 +236,26 @@ def test_tangents_are_found_behind_a_gradient_within_the_function() -> None:
     assert interop.grad(fun)(torch.zeros(2)).tolist() == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("fold", [torch.relu, torch.abs, lambda x: x.clamp(-1, 2), functional.hardtanh])
+def test_a_gradient_within_the_function_is_decided_by_both_directions(fold: Any) -> None:
+    """The one inside decides first, where both are on a tie: so it has the slopes, and the other moves along them."""
+    square = lambda x: fold(x).square().sum()  # noqa: E731
+    x, v = torch.tensor([0.0, -1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, -1.0, -1.0])
+    slope = interop.grad(lambda x: (interop.grad(square, direction=v)(x) * x).sum(), direction=v)(x)
+    assert torch.equal(slope, torch.func.grad(lambda x: (torch.func.grad(square)(x) * x).sum())(x + v / 1024).round())
+
+
+class Marked(torch.Tensor):
+    """Is a subclass of tensors, which torch's functions return too."""
+
+
+@pytest.mark.parametrize("fold", [torch.relu, torch.abs])
+def test_subclasses_of_tensors_remain(fold: Any) -> None:
+    x = torch.zeros(2).as_subclass(Marked).requires_grad_()
+    with interop.along([x]):
+        assert isinstance(fold(x), Marked)
+
+
 def test_the_size_of_a_complex_number_at_0_has_derivatives_of_all_orders() -> None:
     """It is that of one which moves alike, and is not 0: with x = y = t, the piece is the root of 2, times t."""
     size = lambda x: torch.complex(x, x).abs().sum() * (1 + x.sum()) ** 3  # noqa: E731

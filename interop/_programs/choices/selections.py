@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import torch
 
 from interop._programs.order import holds, may_be_at, may_be_equal, moves, side, value_and_tangent, value_of
-from interop._torch.private_api import without_function_modes
 from jaxclamp._rules.selection import Selection, Step
 
 Tensor = torch.Tensor
@@ -84,7 +83,6 @@ def abs(input: Tensor) -> Tensor:
         return torch.where(at_0, (input * tangent.sgn().conj()).real, torch.where(at_0, 1.0, input).abs())
     # Unlike other kinked ops it takes a piece where nothing moves, too: so a derivative of torch, 0 at 0, never counts.
     sides = 2 * side(input, 0) + 1  # positive where x stands still at 0, too
-    with without_function_modes():  # a loss that is spelled out calls this in its block, which refuses kernels
-        # ``where(sides > 0, input, -input)``, on the CPU in a tenth of the time.
-        result: Tensor = _aten.leaky_relu_backward(input, sides, -1, False)
+    # ``where(sides > 0, input, -input)``, on the CPU in a tenth of the time.
+    result: Tensor = _aten.leaky_relu_backward(input, sides, -1, False)
     return result
