@@ -6,11 +6,13 @@ with rules of their own, loops whose condition chooses, and what is opened, left
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import JaxprEqn, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
@@ -162,15 +164,22 @@ class DecidedProgram(Generic[P, R]):
         moving = jax.custom_jvp(call)
         matters = not any(eqn is candidate for candidate in self._without_choices_behind)
 
-        @moving.defjvp
+        # What stands still gets no tangent, as in JAX: a rule in it may refuse any.
+        @functools.partial(moving.defjvp, symbolic_zeros=True)
         def _(primals: Any, tangents: Any) -> Any:
+            along = _that_move(tangents)
+            active = [primals[i] for i in along]
+
+            def of_active(fun: Callable[..., Any]) -> Callable[..., Any]:
+                return lambda *operands: fun(*_merged(primals, along, operands))
+
             try:
-                moved = self._moved(body, primals, tangents)
+                moved = self._moved(of_active(body), active, list(along.values()))
             except Exception as error:  # a callback in it, for example
                 if _has_own_rule(eqn):
                     if matters:
                         warn(place(eqn), ASKS_FOR_ITSELF)
-                    return jax.jvp(call, primals, tangents)
+                    return jax.jvp(of_active(call), active, list(along.values()))
                 error.add_note(
                     "jaxclamp decides choices in forward mode, for which a jax.custom_vjp has no rule: the function "
                     "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
@@ -223,6 +232,17 @@ def _with_constant_tangent(eqn: JaxprEqn) -> Callable[..., Any]:
     return with_constant_tangent
 
 
+def _that_move(tangents: Sequence[Any]) -> dict[int, Any]:
+    """Return the tangents of operands that move, by their positions; those of integers are no numbers."""
+    return {i: v for i, v in enumerate(tangents) if not isinstance(v, SymbolicZero)}
+
+
+def _merged(operands: Sequence[Any], positions: Iterable[int], at_positions: Sequence[Any]) -> list[Any]:
+    """Return the operands with those at the positions replaced."""
+    replaced = dict(zip(positions, at_positions, strict=True))
+    return [replaced.get(i, x) for i, x in enumerate(operands)]
+
+
 def _warned_of(eqn: JaxprEqn, reason: str) -> Callable[..., Any]:
     """Return what ``eqn`` computes; who differentiates it is warned."""
 
@@ -251,26 +271,38 @@ def _with_own_rule(eqn: JaxprEqn, within: frozenset[str], moved: Callable[..., A
     # There are two rules, one around the other. JAX requires a rule to be linear in its tangents, and choices are not:
     # so the outer one hands the tangents in as a direction, among the operands of ``piece``. The rule of that is linear
     # in the tangents, and by the direction alone it decides what the author's rule chooses.
-    @with_rule_decided.defjvp
+    @functools.partial(with_rule_decided.defjvp, symbolic_zeros=True)
     def _(primals: Any, tangents: Any) -> Any:
-        # Integers have tangents of float0, of which no array can be made: they stay behind, and are put back below.
-        tangents_that_move = [jax.lax.stop_gradient(v) for v in tangents if v.dtype != jax.dtypes.float0]
+        moving = _that_move(tangents)
+        along = jax.lax.stop_gradient(moving)
 
-        def of_primals(*primals: Any) -> Any:
-            return piece(primals, tangents_that_move)
+        def of_moving(*operands: Any) -> Any:
+            return piece(_merged(primals, moving, operands), along)
 
-        return of_primals(*primals), moved(of_primals, primals, tangents)
+        operands = [primals[i] for i in moving]
+        return of_moving(*operands), moved(of_moving, operands, list(moving.values()))
 
     @jax.custom_jvp
-    def piece(primals: Any, tangents_that_move: Any) -> Any:
+    def piece(primals: Any, along: Any) -> Any:
         return call(*primals)
 
-    @piece.defjvp
+    @functools.partial(piece.defjvp, symbolic_zeros=True)
     def _(operands: Any, tangents: Any) -> Any:
-        primals, tangents_that_move = operands[0], iter(operands[1])
-        along = tuple(v if v.dtype == jax.dtypes.float0 else next(tangents_that_move) for v in tangents[0])
-        rule = DecidedProgram(lambda *primals: jax.jvp(call, primals, tangents[0])[1], within)
-        return piece(*operands), jax.jvp(rule.run, primals, along)[0]
+        primals, along = operands
+        moving = _that_move(tangents[0])
+
+        def slope(*operands: Any) -> Any:
+            def of_moving(*moved: Any) -> Any:
+                return call(*_merged(operands, moving, moved))
+
+            return jax.jvp(of_moving, [operands[i] for i in moving], list(moving.values()))[1]
+
+        rule = DecidedProgram(slope, within)
+
+        def decided_slope(*moved: Any) -> Any:
+            return rule.run(*_merged(primals, along, moved))
+
+        return piece(*operands), jax.jvp(decided_slope, [primals[i] for i in along], list(along.values()))[0]
 
     return with_rule_decided
 

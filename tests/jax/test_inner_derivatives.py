@@ -2,11 +2,13 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import PartitionSpec as P
 
 import jaxclamp
@@ -98,3 +100,31 @@ def test_a_line_is_warned_of_once() -> None:
         for _ in range(2):
             jaxclamp.min_norm(jax.grad(lambda x: jnp.minimum(x, 6.0).sum()))(X)
     assert len(shown) == 1
+
+
+def test_what_stands_still_has_no_tangent() -> None:
+    """As the time of a differential equation: JAX gives the rule none, and the rule refuses any."""
+
+    @jax.custom_jvp
+    def still(time: jax.Array) -> jax.Array:
+        return time
+
+    @partial(still.defjvp, symbolic_zeros=True)
+    def _(primals: Any, tangents: Any) -> Any:
+        assert isinstance(tangents[0], SymbolicZero)
+        return primals[0], tangents[0]
+
+    @jax.custom_jvp
+    def scaled(x: jax.Array, time: jax.Array) -> jax.Array:
+        return x * still(time)
+
+    @scaled.defjvp
+    def _(primals: Any, tangents: Any) -> Any:
+        return scaled(*primals), tangents[0] * still(primals[1])
+
+    @jax.custom_vjp
+    def solved(x: jax.Array, time: jax.Array) -> jax.Array:
+        return scaled(x, time) * still(time)
+
+    solved.defvjp(lambda x, time: (solved(x, time), time), lambda time, cotangent: (cotangent * time**2, None))
+    assert jaxclamp.grad(lambda x: jnp.abs(solved(x, jnp.array(2.0))), direction=-1.0)(0.0) == -4
