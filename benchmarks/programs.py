@@ -152,7 +152,17 @@ def losses_in_torch() -> dict[str, tuple[torch.nn.Module, Callable[[Any], torch.
         "six Linear and Hardtanh of 256, batch 32": (multilayer(), partial(squares, normal(32, 256))),
         "six Linear and clamp of 256, batch 32": (Clamps(), partial(squares, normal(32, 256))),
         "six Linear and clamp of 256, batch 1024": (Clamps(), partial(squares, normal(1024, 256))),
+        "six Linear and ReLU of 256, with ties, batch 1024": (tied(), partial(squares, normal(1024, 256).round())),
     }
+
+
+def tied() -> torch.nn.Module:
+    """Return a network whose weights are multiples of 1/16, so that sums for integers are often 0."""
+    model = torch.nn.Sequential(*(layer for _ in range(6) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((16 * parameter).round() / 16)
+    return model
 
 
 def squares(x: torch.Tensor, model: torch.nn.Module) -> torch.Tensor:
