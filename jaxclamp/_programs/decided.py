@@ -233,7 +233,7 @@ def _with_constant_tangent(eqn: JaxprEqn) -> Callable[..., Any]:
 
 
 def _that_move(tangents: Sequence[Any]) -> dict[int, Any]:
-    """Return the tangents of operands that move, by their positions; those of integers are no numbers."""
+    """Map the positions of operands that move to their tangents; others, as integers, have a `SymbolicZero`."""
     return {i: v for i, v in enumerate(tangents) if not isinstance(v, SymbolicZero)}
 
 

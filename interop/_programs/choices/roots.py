@@ -43,7 +43,7 @@ class Squares(NamedTuple):
 _KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
 """Maps a tensor to the sum that it is, and to the state in which it was computed."""
 _MULTIPLES: MutableMapping[Tensor, tuple[Real, weakref.ref[Tensor], list[Any]]] = WeakTensorKeyDictionary()
-"""Maps ``c * x``, for a number c that is not negative, to c, to what x is a part of, and to which, in which state."""
+"""Maps ``c * x``, for a number c that is not negative, to c, the tensor whose memory x shows, its part and state."""
 
 
 def _state(*tensors: Tensor) -> list[int]:
