@@ -21,7 +21,7 @@ from interop._programs.decided import Decided
 from interop._programs.directions import Tree, check_direction, leaves_of, random_direction, refuse_both
 from interop._programs.forward_mode import CURES_OF_FUNCTIONS, alone, named_cure, refuse_here
 from interop._programs.nan_gradients import certified, has_nan
-from interop._programs.order import Tangents, moving_by
+from interop._programs.order import Tangents, are_around, moving_by
 from interop._torch.private_api import depth_of_transformations, flattened, is_compiled, keywords_of, unflattened
 from jaxclamp._rules.operands import check_function, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
@@ -311,15 +311,33 @@ def _check_scalar(name: str, value: Any) -> None:
 def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], v: tuple[Tree, ...]) -> tuple[R, R]:
     """Return the result of ``fun`` and its derivative, with all choices decided along v."""
 
+    tangents = Tangents(depth_of_transformations() + 1)  # the jvp below is one more
+
     def decided(*inputs: Tree) -> R:
-        with Decided():
+        with _DecidedBy(tangents):
             return fun(*inputs)
 
-    depth = depth_of_transformations() + 1  # the jvp below is one more
-    with named_cure(name, CURES_OF_FUNCTIONS), alone(name), moving_by(Tangents(depth)):
+    with named_cure(name, CURES_OF_FUNCTIONS), alone(name), moving_by(tangents):
         # Dynamo has left this call to Python, but would compile each function within, one by one, which takes long.
         jvp = torch.compiler.disable(torch.func.jvp) if is_compiled() else torch.func.jvp
         return jvp(decided, inputs, v)  # type: ignore[return-value]  # there is no aux
+
+
+class _DecidedBy(Decided):
+    """A block that decides by its own tangents what a derivative within it, whose tangents are others, hands on.
+
+    In ``grad(lambda x: grad(lambda y: relu(x) * y)(1.0))`` the inner block hands the relu on, as x stands still there.
+    """
+
+    def __init__(self, tangents: Tangents) -> None:
+        super().__init__()
+        self._tangents = tangents
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if are_around(self._tangents):
+            return super().__torch_function__(func, types, args, kwargs)
+        with moving_by(self._tangents):
+            return super().__torch_function__(func, types, args, kwargs)
 
 
 def _active(name: str, args: Sequence[Any], argnums: int | tuple[int, ...]) -> Tree:

@@ -52,6 +52,11 @@ def moving_by(tangents: Tangents) -> Iterator[None]:
         _TANGENTS.reset(token)
 
 
+def are_around(tangents: Tangents) -> bool:
+    """Return whether tensors move by these tangents, and not by those of a derivative within."""
+    return _TANGENTS.get() is tangents
+
+
 def are_late() -> bool:
     """Return whether the tangents of the block around are late."""
     return _TANGENTS.get().are_late

@@ -245,6 +245,21 @@ def test_a_gradient_within_the_function_is_decided_by_both_directions(fold: Any)
     assert torch.equal(slope, torch.func.grad(lambda x: (torch.func.grad(square)(x) * x).sum())(x + v / 1024).round())
 
 
+@pytest.mark.parametrize("fold", [torch.relu, torch.abs, lambda x: torch.maximum(x, torch.zeros(2)), torch.sort])
+def test_what_stands_still_in_a_gradient_within_the_function_moves_around_it(fold: Any) -> None:
+    piece = lambda x: fold(x)[0].sum() + torch.where(x > 0, x, 5 * x).sum()  # noqa: E731
+    x, v = torch.zeros(2), torch.tensor([1.0, -1.0])
+    inner = lambda x: interop.grad(lambda y: piece(x) * y, direction=torch.tensor(-1.0))(torch.tensor(1.0))  # noqa: E731
+    assert torch.equal(interop.grad(inner, direction=v)(x), interop.grad(piece, direction=v)(x))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0])
+def test_an_absolute_value_has_no_sign_where_it_is_0(value: float) -> None:
+    x = torch.full((2,), value, requires_grad=True)
+    with interop.along(x, direction=torch.tensor([1.0, -1.0])):
+        assert (1 / x.abs()).tolist() == [math.inf, math.inf]
+
+
 class Marked(torch.Tensor):
     """Is a subclass of tensors, which torch's functions return too."""
 

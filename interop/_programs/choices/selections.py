@@ -102,4 +102,5 @@ def abs(input: Tensor) -> Tensor:
     sides = 2 * side(input, 0) + 1  # positive where x stands still at 0, too
     # ``where(sides > 0, input, -input)``, on the CPU in a tenth of the time.
     result: Tensor = _aten.leaky_relu_backward(input, sides, -1, False)
+    result.detach().abs_()  # of -0.0, or of 0.0 that moves down, it is -0.0, and 1 / abs(x) minus infinity
     return result
