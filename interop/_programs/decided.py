@@ -36,9 +36,9 @@ from interop._programs.operators import operators_of, overwriting, parts_of
 from interop._programs.order import are_late, as_is, moves, value_and_tangent
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import NUMPY_NAMES, in_place, of_each, overloaded, overwrite
+from interop._torch.in_numpy import is_any
 from interop._torch.private_api import (
     foreach_named,
-    is_any,
     keywords_of,
     operators_named,
     without_forward_mode,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from interop._programs.order import AT_THE_POINT, value_of
-from interop._torch.private_api import is_any
+from interop._torch.in_numpy import is_any
 from interop.native._rules.windows_stage import is_plain
 
 Function = Callable[..., Any]

@@ -32,7 +32,8 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from interop._programs.order import are_late, value_and_tangent
 from interop._torch.grad_state import leaves_behind, nodes_behind
-from interop._torch.private_api import is_any, is_transformed, is_view, with_old_versions, without_forward_mode
+from interop._torch.in_numpy import is_any
+from interop._torch.private_api import is_transformed, is_view, with_old_versions, without_forward_mode
 from interop._transforms.unbounded import has_slope_without_bound
 from interop.native._rules.reductions import with_reduced_axes
 

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 import torch
 
 from interop._programs.still_places import still_places
-from interop._torch.private_api import depth_of_transformations, is_among, is_any, outside_of_transformations, unpacked
+from interop._torch.in_numpy import is_among, is_any
+from interop._torch.private_api import depth_of_transformations, outside_of_transformations, unpacked
 from interop.native._rules.windows_stage import is_plain
 
 AT_THE_POINT = "_at_the_point"

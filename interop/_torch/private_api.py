@@ -483,21 +483,6 @@ def schema_of(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     return operator._schema
 
 
-def is_any(mask: torch.Tensor) -> bool:
-    """Return whether an element is true, of a whole batch too: `torch.func.vmap` refuses to look at a number of it."""
-    with without_transformations(), without_function_modes():
-        return bool(of_a_batch(mask).count_nonzero())  # `any` takes three times as long
-
-
-def is_among(number: float, tensor: torch.Tensor) -> bool:
-    """Return whether an element is equal to the number, of a whole batch too."""
-    with without_transformations(), without_function_modes():
-        elements = of_a_batch(tensor)
-        # Numbers 0 and 1 of the same dtype are written four times as fast as truth values; complex have no maximum.
-        out = None if elements.is_complex() else torch.empty_like(elements)
-        return elements.numel() > 0 and bool(torch.eq(elements, number, out=out).amax())
-
-
 def of_a_batch(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a whole batch, without the wrappers of torch.func."""
     functorch = torch._C._functorch

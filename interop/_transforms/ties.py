@@ -7,10 +7,10 @@ import functools
 import itertools
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch.autograd.graph import Node
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS, TorchOp
 from interop._torch.checkpoint_modes import LeftInAnyOrder
 from interop._torch.grad_state import is_active
+from interop._torch.in_numpy import Mask, readable
 from interop._torch.private_api import (
     compiled_within_others_only,
     is_in_old_vmap,
@@ -40,7 +41,7 @@ from interop._transforms.jumps import Jump, jump_of, places_of
 from interop._transforms.min_norm import is_of_an_op, min_norm, namesakes
 from interop._transforms.unbounded import has_slope_without_bound
 from interop.native import NATIVE, losses
-from interop.native._rules.on_tie import mask_of_adaptive_pool, mask_of_ties
+from interop.native._rules.on_tie import mask_of_adaptive_pool, mask_of_numbers, mask_of_ties, numbers_on_tie
 from jaxclamp import OPS, Convention, Op
 from jaxclamp._shared.tie_report import MET_INFINITY, Influence, Site, TieReport, Totals
 from jaxclamp._transforms.source_lines import innermost
@@ -200,8 +201,15 @@ def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
 
 def line_of_user() -> tuple[str, int]:
     """Return the file and the line of the user's code that is running."""
-    calls = traceback.walk_stack(sys._getframe(1))
-    return innermost(((frame.f_code.co_filename, line) for frame, line in calls), *_LIBRARIES)
+    file, frame = innermost(((frame.f_code.co_filename, frame) for frame in _frames()), *_LIBRARIES)
+    return file, frame.f_lineno if frame else 0  # of one frame alone, as Python has to look it up
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def name_of(func: Callable[..., Any]) -> str:
@@ -240,28 +248,23 @@ def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, A
     return sum(elements for elements, _ in counts), sum(tied for _, tied in counts)
 
 
-_EXACT = 2**24
-"""The elements up to which float32, in which torch adds up 16-bit floats too, has each number of ties."""
-
-
-def _counted(on_tie: torch.Tensor) -> tuple[int, torch.Tensor | int]:
+def _counted(on_tie: Mask) -> tuple[int, torch.Tensor | int]:
     """Return how many elements there are, and how many of them are on a tie, of the whole batch in a vmap.
 
     On a CUDA device the latter stays there, so that nobody waits for it. Elsewhere it is read at once, which raises
     where there are no numbers to see.
     """
-    with without_transformations():
-        on_tie = of_a_batch(on_tie)
-        if on_tie.is_floating_point():
-            tied = on_tie.sum(dtype=torch.float32 if on_tie.numel() <= _EXACT else torch.float64)
-        else:
-            tied = torch.count_nonzero(on_tie)
-        # As an integer: in float32 the sum over many calls would be rounded.
-        return on_tie.numel(), tied.long() if tied.is_cuda else int(tied)
+    if isinstance(on_tie, torch.Tensor):
+        with without_transformations():
+            on_tie = readable(of_a_batch(on_tie))
+            if isinstance(on_tie, torch.Tensor):
+                tied = torch.count_nonzero(on_tie)
+                return on_tie.numel(), tied if tied.is_cuda else int(tied)
+    return on_tie.size, int(np.count_nonzero(on_tie))
 
 
 @functools.cache
-def _functions_that_tie() -> Mapping[Callable[..., Any], tuple[str, Callable[..., torch.Tensor]]]:
+def _functions_that_tie() -> Mapping[Callable[..., Any], tuple[str, Callable[..., Mask]]]:
     """Map each function that can tie to its name, and to the function that says where it does."""
     masks = {name: _mask_of(op) for name, op in OPS.items()}
     by_name = {name: masks[op.__name__] for name, op in TORCH_OPS.items()}  # clip has the mask of clamp
@@ -291,13 +294,30 @@ def _readable(x: Any, op: Op) -> Any:
     return x.detach().clone() if isinstance(x, torch.nn.Parameter) else x
 
 
-def _mask_of(op: Op) -> Callable[..., torch.Tensor]:
+_PLAIN = (int, float, str, type(None))
+"""The types of arguments that are no tensors, and can be looked up."""
+
+
+def _mask_of(op: Op) -> Callable[..., Mask]:
     """Return `mask_of_ties` of whatever arguments the op has in torch, in any of its forms, else the mask by JAX."""
     tied = TorchOp(op, op.on_tie)
 
-    def mask_of(*args: Any, values: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor:
-        keywords = {name: v for name, v in kwargs.items() if name != "ties"}  # a tie is one under all conventions
-        slots = tied.signature.without_forms(tied.signature.arranged(args, keywords))
+    def slots_of(*args: Any, ties: Any = None, **kwargs: Any) -> list[Any]:  # a tie is one under all conventions
+        return tied.signature.without_forms(tied.signature.arranged(args, kwargs))
+
+    # In a training the data of other calls push those of Python out of the processor's cache: then each step in Python
+    # takes three times as long, and to arrange the arguments anew takes half of the time of a count.
+    @functools.lru_cache(maxsize=256)
+    def numbers_of(args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Sequence[float] | None:
+        return numbers_on_tie(op, tied.signature.by_jax_name(slots_of(None, *args, **dict(kwargs))))
+
+    def mask_of(*args: Any, values: torch.Tensor | None = None, **kwargs: Any) -> Mask:
+        x, *further = args or (None,)
+        if isinstance(x, torch.Tensor) and all(isinstance(value, _PLAIN) for value in (*further, *kwargs.values())):
+            numbers = numbers_of(tuple(further), tuple(kwargs.items()))
+            if numbers is not None and (mask := mask_of_numbers(x, numbers)) is not None:
+                return mask
+        slots = slots_of(*args, **kwargs)
         mask = mask_of_ties(op, tied.signature.by_jax_name(slots), values)
         if mask is None:
             mask = tied.of_slots(*(_readable(value, op) for value in slots))

@@ -7,7 +7,7 @@ import re
 import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.extend.core import JaxprEqn
@@ -17,6 +17,8 @@ from jaxclamp._jax_versions import with_parts
 from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE, VALUE_SCOPE
 from jaxclamp._transforms.jaxprs import with_bodies
 
+T = TypeVar("T")
+
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())  # of Python itself, too
 SCOPES_OF_JAXCLAMP = (OP_SCOPE, DERIVATIVE_SCOPE, VALUE_SCOPE)
 _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
@@ -24,7 +26,8 @@ _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parent
 
 def place(eqn: JaxprEqn) -> tuple[str, int]:
     """Return the file and the line of ``eqn`` in the user's code."""
-    return innermost((frame.file_name, frame.line_num) for frame in frames(eqn))
+    file, line = innermost((frame.file_name, frame.line_num) for frame in frames(eqn))
+    return file, line or 0
 
 
 def scopes(eqn: JaxprEqn) -> str:
@@ -33,8 +36,10 @@ def scopes(eqn: JaxprEqn) -> str:
     return "/".join(scope for scope in stack.split("/") if scope and not scope.startswith(SCOPES_OF_JAXCLAMP))
 
 
-def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, int]:
+def innermost(lines: Iterable[tuple[str, T]], *libraries: str) -> tuple[str, T | None]:
     """Return the first line of the user's code, or else of a package that is not one of ``libraries``, nor JAX.
+
+    A line is the name of its file, and what the caller says of it.
 
     >>> installed = sysconfig.get_paths()["purelib"]
     >>> innermost([(jax.__file__, 1), (f"{installed}/flax/linen.py", 2), ("/home/me/train.py", 3)])
@@ -47,7 +52,7 @@ def innermost(lines: Iterable[tuple[str, int]], *libraries: str) -> tuple[str, i
             if not line[0].startswith(_INSTALLED):
                 return line
             of_package = of_package or line
-    return of_package or ("unknown", 0)
+    return of_package or ("unknown", None)
 
 
 def frames(eqn: JaxprEqn) -> list[Any]:

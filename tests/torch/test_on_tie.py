@@ -23,7 +23,7 @@ def by_torch(op: Op, *operands: Any) -> np.ndarray[Any, Any]:
     defaults = {name: p.default for name, p in op.signature.parameters.items()}
     mask = mask_of_ties(op, {**defaults, **dict(zip(names, operands, strict=False))})
     assert mask is not None
-    return mask.bool().numpy()
+    return np.asarray(mask)
 
 
 def by_jax(op: Op, *operands: Any) -> np.ndarray[Any, Any]:
@@ -54,6 +54,21 @@ def test_elementwise(op: Op, dtype: torch.dtype) -> None:
                 bounds = [None if value is None else torch.full_like(x, value) for value in parameters]
                 bounds[0] = bounds[0] if bounds[0] is None else bounds[0].where(x != 3, math.nan)
                 agree(op, x, *bounds)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_operands_of_two_dtypes(dtype: torch.dtype) -> None:
+    # In the common dtype: in float32 2**24 + 1 is 2**24, and 0.1 is not what it is in float16.
+    x = torch.tensor([0.1, 1.0, 2.0**24], dtype=dtype)
+    for y in (torch.tensor([0.1, 1.0, 2.0**24]), torch.tensor([0, 1, 2**24 + 1])):
+        expected = (torch.maximum(x, y) == x) & (torch.maximum(x, y) == y)
+        np.testing.assert_array_equal(by_torch(OPS["maximum"], x, y), expected.numpy())
+
+
+def test_numbers_whose_sign_torch_has_put_off() -> None:
+    x = torch.tensor([1 + 6j, 1 - 6j]).conj().imag
+    assert x.is_neg()
+    assert by_torch(OPS["relu6"], x).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("bounds", [(2.0, 1.0), (1.0, 1.0), (math.nan, 1.0), (-math.inf, math.inf)], ids=str)

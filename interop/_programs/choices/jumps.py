@@ -18,7 +18,7 @@ from interop._programs.choices.comparisons import is_not_zero
 from interop._programs.choices.sorting import sort
 from interop._programs.order import holds, moves, value_and_tangent, value_of
 from interop._torch.forms import dtypes_named
-from interop._torch.private_api import is_any
+from interop._torch.in_numpy import is_any
 from interop._transforms.jumps import jump_of, places_of
 from interop.native._rules.windows_stage import is_plain
 

@@ -23,7 +23,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.dual_fast_paths import as_floats
 from interop._programs.order import are_late, may_be_at, moves, value_and_tangent
-from interop._torch.private_api import is_any, operators_named, version_of, whole_of
+from interop._torch.in_numpy import is_any
+from interop._torch.private_api import operators_named, version_of, whole_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
 Tensor = torch.Tensor

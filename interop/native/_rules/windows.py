@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from interop._torch.grad_state import records_nothing
+from interop._torch.in_numpy import Mask
 from interop._torch.private_api import into_old_vmap, is_in_old_vmap, out_of_old_vmap
 from interop.native._rules.differentiable import differentiable
 from interop.native._rules.reductions import divided
@@ -155,11 +156,10 @@ def _shared_at_once(spreads: bool, pooling: Pooling, x: Tensor, values: Tensor, 
     return divided(vector, shares)
 
 
-def windows_on_tie(pooling: Pooling, x: Tensor, values: Tensor) -> Tensor:
-    """Return the weight 1, or True, for windows that have several largest elements; one with NaN is on no tie."""
+def windows_on_tie(pooling: Pooling, x: Tensor, values: Tensor) -> Mask:
+    """Return which windows have several largest elements; one with NaN is on no tie."""
     if has_few_places(pooling, x):
-        counts = number_of_largest(pooling, x, values)
-        return torch.gt(counts, 1, out=counts)
+        return number_of_largest(pooling, x, values) > 1
     return (_counted(_stages(pooling, x, values, values), values) > 1) & ~values.isnan()
 
 

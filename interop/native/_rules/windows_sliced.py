@@ -15,9 +15,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from interop._torch.in_numpy import readable
 from interop._torch.private_api import is_traced
 from interop.native._rules.windows_stage import (
     AdaptiveWindows,
@@ -113,11 +115,13 @@ def has_few_places(pooling: Pooling, x: Tensor) -> bool:
     )
 
 
-def number_of_largest(pooling: Pooling, x: Tensor, values: Tensor) -> Tensor:
+def number_of_largest(pooling: Pooling, x: Tensor, values: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return how many elements of each window equal its value, none if that is NaN."""
-    counts = empty_as(values, values).zero_()
-    for elements, windows in _crossed([line.places for line in _lines(pooling, x)]):
-        counts[windows].add_(x[elements].clone().eq_(values[windows]))
+    elements, largest = readable(x), readable(values)
+    counts = np.zeros_like(largest, np.uint8)
+    for at, windows in _crossed([line.places for line in _lines(pooling, x)]):
+        # As numbers already, since a sum that converts truth values takes longer.
+        counts[windows] += (elements[at] == largest[windows]).view(np.uint8)
     return counts
 
 
