@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from interop._programs.still_places import still_places
-from interop._torch.in_numpy import is_among, is_any
+from interop._torch.in_numpy import has_one_of, is_any
 from interop._torch.private_api import depth_of_transformations, outside_of_transformations, unpacked
 from interop.native._rules.windows_stage import is_plain
 
@@ -109,9 +109,11 @@ def may_be_at(x: torch.Tensor, *places: float) -> bool:
     """
     value = value_of(x)
     if not is_plain(value):
-        return True
-    # At a place where all stands still either side has the same slope, that of a clamp before it.
-    return not {place for place in places if is_among(place, value)} <= {*(still_places(x) if are_late() else ())}
+        return bool(places)
+    if are_late():
+        still = still_places(x)  # where either side has the same slope, that of a clamp before it
+        places = tuple(place for place in places if place not in still)
+    return bool(places) and has_one_of(value, *places)
 
 
 def may_be_equal(x: Any, y: Any) -> bool:

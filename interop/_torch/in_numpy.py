@@ -56,7 +56,7 @@ def is_any(mask: torch.Tensor) -> bool:
         return bool(readable(of_a_batch(mask)).any())
 
 
-def is_among(number: float, tensor: torch.Tensor) -> bool:
-    """Return whether an element is equal to the number, of a whole batch too."""
+def has_one_of(x: torch.Tensor, *numbers: float) -> bool:
+    """Return whether an element is equal to one of the numbers, of a whole batch too."""
     with without_transformations(), without_function_modes():
-        return bool(equals_one_of(of_a_batch(tensor), number).any())
+        return bool(equals_one_of(of_a_batch(x), *numbers).any())

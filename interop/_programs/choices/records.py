@@ -57,7 +57,8 @@ def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     applied: Any = op.applied(x, *parameters)
     rule, bounds = applied.rule, applied.operands[1:]
     # A clamp without bounds has no steps, and torch refuses it.
-    if not rule.steps or (are_late() and not any(isinstance(bound, Tensor) or may_be_at(x, bound) for bound in bounds)):
+    has_tensors = any(isinstance(bound, Tensor) for bound in bounds)
+    if not rule.steps or (are_late() and not has_tensors and not may_be_at(x, *bounds)):
         return in_torch(x, *parameters)
     return fold(rule, *applied.operands)
 

@@ -54,7 +54,7 @@ def fold(rule: Selection, input: Tensor, *bounds: Operand) -> Tensor:
         numbers = [bound for bound in bounds if isinstance(bound, int | float) and not math.isnan(bound)]
         if len(numbers) == len(rule.steps):
             ends = {_END[step]: bound for step, bound in zip(rule.steps, numbers, strict=True)}
-            is_on_end = any(math.isfinite(end) and may_be_at(input, end) for end in numbers)
+            is_on_end = may_be_at(input, *filter(math.isfinite, numbers))
             return (_between if is_on_end else _off_ends)(input, ends)
     value = input
     for step, bound in zip(rule.steps, bounds, strict=True):
