@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import functools
 import graphlib
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -146,14 +147,19 @@ def _equations_of_norm(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
     exponent = _exponent(root, makers)
     if not 0 < exponent < 1 or not (behind := _behind(root.invars[0], exponent, makers)):
         return []
-    reads = {
-        var: [atom for atom in eqn.invars if isinstance(atom, Var) and atom in behind] for var, eqn in behind.items()
-    }
-    eqns = [behind[var] for var in graphlib.TopologicalSorter(reads).static_order()]  # as they run, not as met
-    divides = [eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, _is_weight) for eqn in eqns]
-    behind_divisor = eqns[divides.index(True) :] if any(divides) else []
-    adds_up = any(eqn.primitive.name in _SUMS or len(_terms(eqn, makers)) > 1 for eqn in behind_divisor)
-    return [] if adds_up else [*eqns, root]
+    reads = {var: [atom for atom in eqn.invars if not isinstance(atom, Literal)] for var, eqn in behind.items()}
+    in_order = [behind[var] for var in graphlib.TopologicalSorter(reads).static_order() if var in behind]
+    return [] if _adds_up_quotients(in_order, makers) else [*in_order, root]
+
+
+def _adds_up_quotients(eqns: Iterable[JaxprEqn], makers: _Makers) -> bool:
+    """Return whether there is a sum behind a divisor that is computed."""
+
+    def divides(eqn: JaxprEqn) -> bool:
+        return eqn.primitive is p.div_p and not _is_number(eqn.invars[1], makers, _is_weight)
+
+    behind_divisor = itertools.dropwhile(lambda eqn: not divides(eqn), eqns)
+    return any(eqn.primitive.name in _SUMS or len(_terms(eqn, makers)) > 1 for eqn in behind_divisor)
 
 
 def _behind(total: Any, exponent: float, makers: _Makers) -> dict[Any, JaxprEqn]:
@@ -203,25 +209,29 @@ def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> li
 def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
     """Return the operands that ``eqn`` adds up, scales, divides or masks, or bounds by 0, if it does no more than that.
 
-    A mask is ``where(condition, x, 0)`` or ``where(condition, x, nan)``, as in `jax.numpy.var`, in either order. A
-    ``maximum(x, 0)`` leaves sums of powers as they are, since these are not negative.
+    Of each of these it is x, or x and y. As sums of powers are not negative, the bound changes none::
+
+        add x y        add x 0        mul x 0.5        div x n        reduce_sum x        where(mask, x, 0)
+        max x 0        relu x         reshape x
     """
     if eqn.primitive is p.add_p:  # Python's sum begins with 0, and so do the moments of an optimizer
         return [atom for atom in eqn.invars if not _is_0(atom, makers)]
     if eqn.primitive is p.mul_p:
-        return [
-            x for x, factor in zip(eqn.invars, eqn.invars[::-1], strict=True) if _is_number(factor, makers, _is_weight)
-        ]
-    if bounded := _bounded_by_0(eqn, makers):
-        return bounded
-    if eqn.primitive in (p.select_n_p, p.jit_p):
-        inner = eqn.params["jaxpr"].eqns if eqn.primitive is p.jit_p else []
-        is_mask = len(eqn.invars) == 3 and all(each.primitive.name in (*_RESHAPING, "select_n") for each in inner)
-        for x, fill in ((1, 2), (2, 1)) if is_mask else ():
-            if _is_number(eqn.invars[fill], makers, lambda number: number == 0 or np.isnan(number)):
-                return [eqn.invars[x]]
+        pairs = zip(eqn.invars, eqn.invars[::-1], strict=True)
+        return [x for x, factor in pairs if _is_number(factor, makers, _is_weight)]
+    if bounded_or_masked := _bounded_by_0(eqn, makers) or _masked(eqn, makers):
+        return bounded_or_masked
+    return eqn.invars[:1] if eqn.primitive.name in (*_RESHAPING, *_SUMS, "div") else []
+
+
+def _masked(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
+    """Return the x of ``where(condition, x, 0)``, or of one with NaN, as in `jax.numpy.var`, in either order."""
+    inner = eqn.params["jaxpr"].eqns if eqn.primitive is p.jit_p else [eqn]
+    if len(eqn.invars) != 3 or any(each.primitive.name not in (*_RESHAPING, "select_n") for each in inner):
         return []
-    return eqn.invars[:1] if eqn.primitive.name in _LINEAR else []
+    pairs = (eqn.invars[1:], eqn.invars[:0:-1])
+    is_fill = lambda number: number == 0 or np.isnan(number)  # noqa: E731
+    return next(([x] for x, fill in pairs if _is_number(fill, makers, is_fill)), [])
 
 
 def _bounded_by_0(eqn: JaxprEqn, makers: _Makers) -> list[Any]:

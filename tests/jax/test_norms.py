@@ -389,6 +389,21 @@ def test_quotients_of_norms_and_numbers_that_move() -> None:
     assert jnp.isnan(gradient(jnp.zeros(2), jnp.array(0.0))[0]).all()
 
 
+@jax.custom_jvp
+def versine(x: jax.Array) -> jax.Array:
+    return 1 - jnp.cos(x)
+
+
+versine.defjvps(lambda tangent, _, x: jnp.sin(x) * tangent)
+
+
+@pytest.mark.parametrize("function", [lambda x, y: jnp.maximum(x**2, y**2), lambda x, y: versine(x**2 + y**2)])
+def test_roots_of_other_functions_of_squares(function: Callable[..., jax.Array]) -> None:
+    """At 0 along (1, 4) they have the slopes 4 and 0: that of a norm was found, of the first operand or of both."""
+    root = lambda x, y: jnp.sqrt(function(x, y))  # noqa: E731
+    assert jnp.isnan(jaxclamp.directional_derivative(root, (0.0, 0.0), (1.0, 4.0))[1])
+
+
 @pytest.mark.parametrize("signed", [lambda x, y: jax.lax.select(y > 0, x, jnp.full(2, -1.0)), lambda x, y: x / y])
 def test_sums_of_both_signs(signed: Callable[..., jax.Array]) -> None:
     """1 - 1 is 0 where the powers are not: the slope of its root is infinite."""
