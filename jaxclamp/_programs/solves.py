@@ -8,7 +8,6 @@ jumps: with ``A v = where(d > 0, 2, 1) * v`` at d = 0, the solver has to divide 
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -34,41 +33,38 @@ def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., 
     The piece is the solve with another operator: each choice in it is decided as A moves along the tangents, whatever
     vector A is applied to. If A jumps, the functions that solve with it are decided, too; else they need no derivative,
     which one that calls a program of the host has not. JAX differentiates that solve as any.
+
+    The equation has A and the solver as programs, its parts. Its operands are the constants of each, and then b. Say
+    ``A v = maximum(d, 1) * v`` is symmetric, and is solved by ``b / maximum(d, 1)``::
+
+        matvec d v      vecmat d v      solve d b      transpose_solve d b           operands d d d d b
     """
     parts = {name: part for name, part in eqn.params["jaxprs"]._asdict().items() if part is not None}
     decided_parts = ("matvec", "solve", "transpose_solve") if operator_jumps(eqn) else ("matvec",)
-    programs = {name: jaxpr_as_fun(part) for name, part in parts.items()}
     lengths = eqn.params["const_lengths"]._asdict()
-    ends = dict(zip(lengths, itertools.accumulate(lengths.values()), strict=True))
+    ends = [*itertools.accumulate(lengths.values())]
+    constants = {name: slice(end - lengths[name], end) for name, end in zip(lengths, ends, strict=True)}
 
-    def constants(name: str, operands: Arrays) -> Arrays:
-        """Return what the part of that name reads besides the vector."""
-        return operands[ends[name] - lengths[name] : ends[name]]
+    def entered(name: str, operands: Arrays, tangents: Arrays) -> Callable[[Arrays], list[Any]]:
+        """Return the part of that name as a function of the vector, with the choices in it decided."""
+        program, at, along = jaxpr_as_fun(parts[name]), operands[constants[name]], tangents[constants[name]]
+
+        def of_vector(vector: Arrays) -> list[Any]:
+            if name not in decided_parts:
+                return list(program(*at, *vector))
+            # A moves, and the vector it is applied to does not: dA x is the derivative of A at a fixed x.
+            return list(jax.jvp(decided(program), (*at, *vector), (*along, *map(jnp.zeros_like, vector)))[0])
+
+        return of_vector
 
     def choice(_: Arrays, tangents: Arrays) -> Piece:
         def piece(*operands: jax.Array) -> tuple[jax.Array, ...]:
-            right = list(operands[ends["transpose_solve"] :])  # b, behind the constants of all parts
-
-            def entered(name: str, vector: Any) -> Any:
-                point = (*constants(name, operands), *vector)
-                if name not in decided_parts:
-                    return list(programs[name](*point))
-                # A moves, and the vector it is applied to does not: dA x is the derivative of A at a fixed x.
-                direction = (*constants(name, tangents), *map(jnp.zeros_like, vector))
-                return list(jax.jvp(decided(programs[name]), point, direction)[0])
-
-            def solver(name: str) -> Callable[..., Any]:
-                def solve(_: Any, right: Any) -> Any:
-                    results = entered(name, right)
-                    return results[: len(right)], results[len(right) :]
-
-                return solve
-
+            functions = {name: entered(name, operands, tangents) for name in parts}
             x, auxiliary = lax.custom_linear_solve(
-                functools.partial(entered, "matvec"),
-                right,
-                solve=solver("solve"),
-                transpose_solve=solver("transpose_solve") if "transpose_solve" in parts else None,
+                functions["matvec"],
+                list(operands[ends[-1] :]),
+                solve=_solver(functions["solve"]),
+                transpose_solve=_solver(functions["transpose_solve"]) if "transpose_solve" in functions else None,
                 symmetric=parts.get("vecmat") is parts["matvec"],  # by this alone JAX keeps that it was so
                 has_aux=True,
             )
@@ -77,3 +73,13 @@ def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., 
         return piece
 
     return choice
+
+
+def _solver(function: Callable[[Arrays], list[Any]]) -> Callable[..., Any]:
+    """Return the function of b as JAX takes it: it gets the operator, too, and returns x and the auxiliary results."""
+
+    def solve(_: Any, right: Arrays) -> tuple[list[Any], list[Any]]:
+        results = function(right)
+        return results[: len(right)], results[len(right) :]
+
+    return solve
