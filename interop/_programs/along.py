@@ -212,17 +212,11 @@ class _Along(Decided):
         Of ``relu(w * x)`` with late tangents the product waits, and is noted on the tape. So does the relu, unless it
         is given a 0: then it raises a LateTangentError, w and the product get their tangents, and it is called again.
         """
-        is_complete = not self._tangents.are_late and self._tape.is_empty()
-        arguments = () if is_complete else operands(*args, *(kwargs or {}).values())
-        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]  # that may lack their tangents
-        if func is torch.Tensor.register_hook and len(args) == 2:
-            # The program's hooks see its own backward passes, not those by which tangents are found.
-            args = (args[0], self._tape.apart_from(args[1]))
-        if func is torch.Tensor.retain_grad:
-            self._tape.retain(args[0])
-        if func in _FREEZING and args[0] in self._directions:
-            self._tape.hold(args[0])
+        args = self._noted(func, args)
         call = functools.partial(super().__torch_function__, func, types, args, kwargs)
+        if not self._tangents.are_late and self._tape.is_empty():
+            return call()  # what moves has its tangent
+        tensors = [x for x in operands(*args, *(kwargs or {}).values()) if isinstance(x, torch.Tensor)]
         if self._tangents.are_late and waits(PINNED.get(func, func), args, kwargs or {}, tensors):
             with contextlib.suppress(LateTangentError):
                 result = call()
@@ -237,10 +231,19 @@ class _Along(Decided):
             return result
         # torch.func allows `requires_grad_` in a block of its own, which a backward pass would end.
         if func is not torch.Tensor.requires_grad_:
-            for x in tensors:
-                for needed in (x, *roots.behind(x)):
-                    outside_of_transformations(self._tangents.depth, self.complete, needed)
+            for needed in (y for x in tensors for y in (x, *roots.behind(x))):
+                outside_of_transformations(self._tangents.depth, self.complete, needed)
         return call()
+
+    def _noted(self, func: Callable[..., Any], args: Any) -> Any:
+        """Tell the tape of what its reverse passes would disturb, or not find, and return the arguments of the call."""
+        if func is torch.Tensor.register_hook and len(args) == 2:
+            return args[0], self._tape.apart_from(args[1])
+        if func is torch.Tensor.retain_grad:
+            self._tape.retain(args[0])
+        if func in _FREEZING and args[0] in self._directions:
+            self._tape.hold(args[0])
+        return args
 
     def complete(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
         """Give a tensor, and the parameters, the tangents that they lack."""

@@ -56,7 +56,12 @@ A training with ties in each step has few steps that cost two reverse passes mor
 class Tape:
     """What a block computes of its parameters until these get tangents.
 
-    Nodes of autograd are numbered in the order in which they are made.
+    Nodes of autograd are numbered in the order in which they are made. So two numbers say which are on the tape. Say h
+    is 0 in a block that begins before node 7::
+
+        h = w * x     node 7   on the tape: h is noted, and has no tangent
+        relu(h)                asks for one: w gets its direction, the tape ends before node 8, and h gets J v
+        y = relu(h)   node 8   behind the tape: torch gives y its tangent
     """
 
     def __init__(self, directions: Mapping[Tensor, Tensor]) -> None:
@@ -88,6 +93,7 @@ class Tape:
             self._ends[parameter] = get_gradient_edge(parameter)
 
     def is_empty(self) -> bool:
+        """Return whether no node is on it, as in a block that begins with tangents, and as long as they are late."""
         return self._begin == self._end
 
     def lacks_tangent(self, x: Tensor) -> bool:
