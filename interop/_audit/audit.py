@@ -126,36 +126,51 @@ def audit(
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = Watching(differentiated_by(changed), uncovered_losses(changed))
     arguments = jax.tree.map(_to_tensor, inputs)
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    randomness = torch.get_rng_state()
+    states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     total = _total(fun, arguments, before, watching)
-    # What has called backward is a step: its graph is gone, and the loss that it returns is for a log.
-    is_step = not watching.derivatives.isdisjoint((torch.Tensor.backward, torch.autograd.backward))
-    by_itself = is_step or any(call.cotangents for call in watching.calls)
-    if total is not None and not is_step:
-        variables = leaves_behind(total)
-        # This is the backward pass in which the watched calls get the gradients with respect to their results.
-        gradients = dict(zip(variables, torch.autograd.grad(total, variables), strict=True))
-    elif not (by_itself or watching.derivatives):
-        raise ValueError(
-            "audit: nothing that was returned depends on a tensor that requires grad, and nothing was differentiated; "
-            "return a loss, or pass inputs that require grad."
-        )
+    gradients = _gradients(total, watching)
     calls = [call for call in watching.calls if call.cotangents]
     lines, changes = _compared(calls, before, after)
     untied = {line.site for line in lines if not line.tied}
     probed = _compared([call.moved() for call in calls if call.site in untied], before, after)[1] if probe else ()
     if not changes:
         effect, no_effect = None, ""
-    elif total is None or by_itself:
+    elif total is None or gradients is None:
         effect, no_effect = None, "the function differentiates by itself; audit one that returns the loss"
     else:
-        with torch.random.fork_rng(range(len(on_gpus))):
-            torch.set_rng_state(randomness)
-            torch.cuda.set_rng_state_all(on_gpus)
+        with _random_numbers(*states):
             again = _total(fun, arguments, after, contextlib.nullcontext())
         effect, no_effect = _effect(total, gradients, again, arguments)
     return Audit(before, after, changes, lines, probed, effect, no_effect, probe, note)
+
+
+@contextlib.contextmanager
+def _random_numbers(on_cpu: torch.Tensor, on_gpus: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Enter a block with the random numbers that follow these states; those behind it are as if it had not been."""
+    with torch.random.fork_rng(range(len(on_gpus))):
+        torch.set_rng_state(on_cpu)
+        torch.cuda.set_rng_state_all(on_gpus)
+        yield
+
+
+def _gradients(total: torch.Tensor | None, watching: Watching) -> dict[torch.Tensor, torch.Tensor] | None:
+    """Differentiate the total, by which the watched calls get the gradients with respect to their results.
+
+    It returns the gradients, unless the function has differentiated by itself, as a step of training does.
+    """
+    # What has called backward is a step: its graph is gone, and the loss that it returns is for a log.
+    is_step = not watching.derivatives.isdisjoint((torch.Tensor.backward, torch.autograd.backward))
+    by_itself = is_step or any(call.cotangents for call in watching.calls)
+    if total is not None and not is_step:
+        variables = leaves_behind(total)
+        gradients = dict(zip(variables, torch.autograd.grad(total, variables), strict=True))
+        return None if by_itself else gradients
+    if by_itself or watching.derivatives:
+        return None
+    raise ValueError(
+        "audit: nothing that was returned depends on a tensor that requires grad, and nothing was differentiated; "
+        "return a loss, or pass inputs that require grad."
+    )
 
 
 def _effect(
