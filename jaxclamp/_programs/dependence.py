@@ -60,8 +60,10 @@ def parted_by_motion(
 
     ``moves`` says which inputs do; integers, constants and what ``stop_gradient`` returns do not. A body may stand
     still in one of the equations that share it, and move in the others. So these candidates are copies, in copies of
-    the bodies that have them. Of ``b = jit[body] x c;  d = jit[body] x x`` where x alone moves, and the body takes an
-    ``abs`` of its second input, the first call gets a copy of the body, and the ``abs`` in that copy is returned.
+    the bodies that have them. Say x alone moves, and the body takes an ``abs`` of its second input::
+
+        b = jit[body] x c        b = jit[copy] x c        its ``abs`` is returned
+        d = jit[body] x x        d = jit[body] x x
     """
     still: dict[int, JaxprEqn] = {}
 
@@ -91,20 +93,23 @@ def parted_by_motion(
 
     def entered(eqn: JaxprEqn, reads: list[bool]) -> tuple[JaxprEqn, list[bool]]:
         """Return ``eqn`` with its bodies parted, and which of its results move."""
-        results: list[list[bool]] = []
+        moved_by_body: list[list[bool]] = []
 
         def change(body: Any) -> Any:
             inputs = reads[len(reads) - len(body.invars) :]  # all but the condition of a ``cond``
             body, moved = parted(body, tuple(inputs))
-            results.append(moved)
+            moved_by_body.append(moved)
             return body
 
-        new, moved = with_bodies(eqn, change), [any(of_branches) for of_branches in zip(*results, strict=True)]
+        new = with_bodies(eqn, change)
+        results = [any(in_bodies) for in_bodies in zip(*moved_by_body, strict=True)]
         if eqn.primitive is p.scan_p:
-            known, carried = scan_sizes(eqn)
-            carry = [a or b for a, b in zip(reads[known : known + carried], moved, strict=False)]
-            if carry != reads[known : known + carried]:  # what a step makes, the next one reads
-                return entered(eqn, [*reads[:known], *carry, *reads[known + carried :]])
-        return new, moved
+            of_constants, of_carry = scan_sizes(eqn)
+            end = of_constants + of_carry
+            carry = [a or b for a, b in zip(reads[of_constants:end], results, strict=False)]
+            reads_later = [*reads[:of_constants], *carry, *reads[end:]]
+            if reads_later != reads:  # what a step makes, the next one reads
+                return entered(eqn, reads_later)
+        return new, results
 
     return parted(jaxpr, tuple(moves))[0], still

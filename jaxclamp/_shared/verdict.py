@@ -253,40 +253,48 @@ class _Judge:
         tolerance = self.atol + self.tolerance.rtol * np.abs(nearest) + self.rounding
         is_in = np.abs(gradient - nearest) <= tolerance + error
         is_least = np.abs(gradient - least) <= tolerance + error
-        # A kink may be so small that noise hides it. Then all from the least to the largest slope is right.
-        lowest, highest = np.minimum(slopes.left, slopes.right), np.maximum(slopes.left, slopes.right)
-        # And where there are kinks, they may be of several entries together.
-        hidden = (
-            slopes.error + 2 * np.where(slopes.kinked.any(axis=1), self.pieces.sums.error, 0.0)[:, None] + tolerance
-        )
-        may_be_in = (gradient >= lowest - hidden) & (gradient <= highest + hidden)
-        # Of a sum with kinks it is known up to ``sums.error`` that it is one, so that each entry has its own set.
-        coupled = np.where(slopes.kinked, self.pieces.sums.error[:, None], 0.0)
-        error_of_all = error + coupled + self.rounding
-        # An error of 1 % shows if what it is measured against is known to half of that.
-        tells = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self.tolerance.rtol) * np.abs(gradient), self.small)
-        # By the gradient the output does not change beyond its noise, that of two values, known up to a factor of 2. By
-        # the slopes it changes by a small part of itself and of what it does farther away.
-        is_none = np.abs(gradient) <= 4 * self.pieces.noise[:, None] + self.rounding
-        is_none &= error_of_all <= self.tolerance.least * np.fmax(np.abs(self.pieces.value), slopes.reach)[:, None]
-        # So it is 0, or what rounding leaves of terms that cancel, which at nearby points is another number, or 0. A
-        # gradient that stays what it is, as 1 of 1e8 + x in float32, says something that values do not tell.
-        if (is_none & ~tells & (gradient != 0)).any():
-            is_none &= np.abs(gradient) <= 2 * self.variation()
-        tells |= is_none
+        may_be_in = self._may_be_in(tolerance)
         cases = (
             # A slope from far away can confirm a gradient, but not refute it: there the function may be another one.
             (~slopes.finite | (slopes.far & ~is_in), Kind.NOT_CHECKABLE),
             (slopes.kinked & ~is_in & ~may_be_in, Kind.NOT_A_MEMBER),
             (~is_in & ~may_be_in, Kind.WRONG),
             # From here on noise may explain what differs, or may hide it.
-            (~is_in | ~tells, Kind.NOT_CHECKABLE),
+            (~is_in | ~self._tells(error), Kind.NOT_CHECKABLE),
             (~slopes.kinked, Kind.RIGHT),
             (is_least, Kind.LEAST_NORM),
         )
         # As objects: of bare strings NumPy makes its own, which are no kinds.
         conditions, kinds = zip(*((condition, np.array(kind, object)) for condition, kind in cases), strict=True)
         return np.select(conditions, kinds, np.array(Kind.MEMBER, object)), nearest
+
+    def _may_be_in(self, tolerance: Array) -> NDArray[np.bool_]:
+        """Return where noise may explain that a derivative is not among the slopes."""
+        slopes = self.pieces.slopes
+        # Where there are kinks, they may be of several entries together.
+        error_of_sums = np.where(slopes.kinked.any(axis=1), self.pieces.sums.error, 0.0)[:, None]
+        hidden = slopes.error + 2 * error_of_sums + tolerance
+        # A kink may be so small that noise hides it. Then all from the least to the largest slope is right.
+        lowest, highest = np.minimum(slopes.left, slopes.right), np.maximum(slopes.left, slopes.right)
+        return (self.gradient >= lowest - hidden) & (self.gradient <= highest + hidden)
+
+    def _tells(self, error: Array) -> NDArray[np.bool_]:
+        """Return where slopes with this error confirm a derivative, and not only fail to refute it."""
+        slopes, gradient = self.pieces.slopes, self.gradient
+        # Of a sum with kinks it is known up to ``sums.error`` that it is one, so that each entry has its own set.
+        coupled = np.where(slopes.kinked, self.pieces.sums.error[:, None], 0.0)
+        error_of_all = error + coupled + self.rounding
+        # An error of 1 % shows if what it is measured against is known to half of that.
+        shows = error_of_all <= np.fmax(np.fmax(RESOLUTION / 2, self.tolerance.rtol) * np.abs(gradient), self.small)
+        # By the gradient the output does not change beyond its noise, that of two values, known up to a factor of 2. By
+        # the slopes it changes by a small part of itself and of what it does farther away.
+        is_none = np.abs(gradient) <= 4 * self.pieces.noise[:, None] + self.rounding
+        is_none &= error_of_all <= self.tolerance.least * np.fmax(np.abs(self.pieces.value), slopes.reach)[:, None]
+        # So it is 0, or what rounding leaves of terms that cancel, which at nearby points is another number, or 0. A
+        # gradient that stays what it is, as 1 of 1e8 + x in float32, says something that values do not tell.
+        if (is_none & ~shows & (gradient != 0)).any():
+            is_none &= np.abs(gradient) <= 2 * self.variation()
+        return shows | is_none
 
     def terms(self, row: int, terms: list[Term]) -> list[tuple[Term, Kind, Array]]:
         """Return the verdicts on the gradient with respect to the entries of each term, and the nearest right ones."""
