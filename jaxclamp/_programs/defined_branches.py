@@ -69,7 +69,8 @@ def _conditions(condition: Any, made_by: Mapping[Any, JaxprEqn]) -> list[JaxprEq
 
     def follow(atom: Any) -> None:
         eqn = None if isinstance(atom, Literal) or atom in made else made_by.get(atom)
-        if eqn is None or eqn.effects or not all(map(_is_discrete, eqn.outvars)):
+        # A sign or a rounded number is discrete, too, though its dtype is not.
+        if eqn is None or eqn.effects or not (all(map(_is_discrete, eqn.outvars)) or (chooses(eqn) and jumps(eqn))):
             return
         if eqn.primitive.name in WITH_BODIES and eqn.primitive is not p.jit_p:
             return

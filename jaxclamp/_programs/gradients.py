@@ -106,8 +106,8 @@ def grad(
 
     Args:
       fun, argnums, has_aux: as for `jax.grad`.
-      direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
-        drawn, of numbers between -1 and 1.
+      direction: v, finite numbers in the structure of the argument, or for several ``argnums`` a tuple of such. Without
+        it, v is drawn, of numbers between -1 and 1.
       key: for another draw than that of ``jax.random.key(0)``, as on each device of a ``shard_map``.
 
     Returns:
@@ -117,7 +117,7 @@ def grad(
       TypeError: ``fun`` is not callable; when called, ``argnums`` does not name arguments by position, each once, or as
         `jax.grad`.
       ValueError: both ``direction`` and ``key`` are given; when called, ``direction`` has another structure than the
-        argument, or as `jax.grad`.
+        argument, or numbers that are not finite, where they are known; or as `jax.grad`.
 
     >>> def identity(x):
     ...     return jax.nn.relu(x) - jax.nn.relu(-x)

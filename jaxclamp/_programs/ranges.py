@@ -122,7 +122,7 @@ def _is_complex(atom: Any) -> bool:
 
 def _of_constant(array: Any) -> Range:
     """Return the range of an array that the function has closed over, such as a mask of minus infinity."""
-    can_be_read = not isinstance(array, jax.core.Tracer) and getattr(array, "is_fully_addressable", True)
+    can_be_read = not isinstance(array, jax.core.Tracer | jax.Ref) and getattr(array, "is_fully_addressable", True)
     is_finite = not jnp.issubdtype(array.dtype, jnp.inexact) or not can_be_read or np.isfinite(np.asarray(array)).all()
     return Range(is_finite=bool(is_finite), moves=False)
 

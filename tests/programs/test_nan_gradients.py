@@ -92,6 +92,7 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
     # The branch that a step enters is NaN at 0, and 0 is on the other one.
     "sinc": (jnp.sinc, 0.0, 1.0, 0.0),
     "quotient": (lambda x: jnp.where(x == 0, 1 + x / 2, jnp.expm1(x) / x), 0.0, 1.0, 0.5),
+    "quotient, by a sign": (lambda x: jnp.where(jnp.sign(x) == 0, 1 + x / 2, jnp.expm1(x) / x), 0.0, 1.0, 0.5),
     "double where": (
         lambda x: jnp.where(x == 0, 1 + x / 2, jnp.expm1(y := jnp.where(x == 0, 1, x)) / y),
         0.0,

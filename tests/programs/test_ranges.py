@@ -157,6 +157,13 @@ def test_a_slope_of_numbers_that_are_not_differentiated(inverse: Function) -> No
     np.testing.assert_allclose(gradient, [0.0, *inverse(jnp.array([1, 4]))])
 
 
+def test_a_reference_that_is_closed_over_is_not_read() -> None:
+    """NumPy would take it for a sequence, which in JAX 0.12 has no end."""
+    bound = jax.new_ref(jnp.zeros(2))
+    gradient = jaxclamp.grad(lambda x: jnp.maximum(x, bound[...]).sum(), direction=jnp.array([1.0, -1.0]))
+    assert gradient(jnp.zeros(2)).tolist() == [1, 0]
+
+
 def test_no_second_pass_where_slopes_are_bounded() -> None:
     """Neither the time to compile it nor the memory."""
 

@@ -351,6 +351,13 @@ def of_surroundings(slope: jax.Array) -> jax.Array:
             ValueError,
             r"grad: direction has an array of shape \(2,\), where the argument has \(3,\)",
         ),
+        *(
+            (call, ValueError, r"grad: direction has NaN or infinity, .* pass finite numbers")
+            for call in (
+                lambda: jaxclamp.grad(jnp.abs, direction=np.float32("nan"))(0.0),
+                lambda: jax.jit(jaxclamp.value_and_grad(jnp.sum, direction=jnp.array([1.0, -jnp.inf])))(jnp.ones(2)),
+            )
+        ),
         (lambda: jaxclamp.grad(lambda x: x)(jnp.ones(2)), TypeError, r"scalar-output functions"),
         (lambda: jaxclamp.grad(lambda x: x)(1), TypeError, r"grad requires real- or complex-valued inputs"),
         (lambda: jaxclamp.grad(jnp.add, (0, 0))(0.0, 0.0), TypeError, r"grad: argnums is \(0, 0\), .* each once"),
