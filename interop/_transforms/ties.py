@@ -230,13 +230,21 @@ def tied_elements(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[int, torch.Tensor | int]:
     """Count the elements of the result of a function, or that a loss reduces, and those of them on a tie."""
-    name, mask_of = _functions_that_tie()[func]
-    if any(tensor.is_nested for tensor in _tensors((*args, *kwargs.values()))):
-        raise TypeError(
-            f"{name}: ties of a nested tensor are not counted; call the function with each part of unbind()."
-        )
-    with torch.no_grad(), without_forward_mode(), without_function_modes():
+    _, mask_of = _functions_that_tie()[func]
+    with without_function_modes():
         return _counted(mask_of(*args, **kwargs))
+
+
+def _unrecorded(mask_of: Callable[..., Mask]) -> Callable[..., Mask]:
+    """Return the function outside of autograd and of forward mode; it refuses nested tensors."""
+
+    def computed(*args: Any, **kwargs: Any) -> Mask:
+        if any(tensor.is_nested for tensor in _tensors((*args, *kwargs.values()))):
+            raise TypeError("ties of a nested tensor are not counted; call the function with each part of unbind().")
+        with torch.no_grad(), without_forward_mode():
+            return mask_of(*args, **kwargs)
+
+    return computed
 
 
 def _elements_on_jumps(jump: Jump, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, torch.Tensor | int]:
@@ -270,14 +278,14 @@ def _functions_that_tie() -> Mapping[Callable[..., Any], tuple[str, Callable[...
     by_name = {name: masks[op.__name__] for name, op in TORCH_OPS.items()}  # clip has the mask of clamp
     for name in NATIVE:
         if name.startswith("adaptive_max_pool"):
-            by_name[name] = functools.partial(mask_of_adaptive_pool, name)
+            by_name[name] = _unrecorded(functools.partial(mask_of_adaptive_pool, name))
     by_name |= {name: by_name[name.removesuffix("_")] for name in IN_PLACE_OPS}
     in_torch = {
         torch_function: (name.rpartition(".")[2].removesuffix("_with_indices").strip("_"), function)
         for name, torch_function, function in namesakes(by_name)
     }
     ops = itertools.chain((TORCH_OPS | IN_PLACE_OPS).items(), NATIVE.items())
-    of_losses = {loss: (loss.__name__, on_tie) for loss, on_tie in losses.ON_TIE.items()}
+    of_losses = {loss: (loss.__name__, _unrecorded(on_tie)) for loss, on_tie in losses.ON_TIE.items()}
     here = {op: (op.__name__.strip("_"), by_name[name]) for name, op in ops if name in by_name}
     return in_torch | here | of_losses
 
@@ -305,18 +313,22 @@ def _mask_of(op: Op) -> Callable[..., Mask]:
     def slots_of(*args: Any, ties: Any = None, **kwargs: Any) -> list[Any]:  # a tie is one under all conventions
         return tied.signature.without_forms(tied.signature.arranged(args, kwargs))
 
-    # In a training the data of other calls push those of Python out of the processor's cache: then each step in Python
-    # takes three times as long, and to arrange the arguments anew takes half of the time of a count.
     @functools.lru_cache(maxsize=256)
     def numbers_of(args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Sequence[float] | None:
         return numbers_on_tie(op, tied.signature.by_jax_name(slots_of(None, *args, **dict(kwargs))))
 
-    def mask_of(*args: Any, values: torch.Tensor | None = None, **kwargs: Any) -> Mask:
+    def mask_of(*args: Any, **kwargs: Any) -> Mask:
+        # In a training the data of other calls push those of Python out of the processor's cache. Then each step in
+        # Python takes three times as long, and all of `by_arguments` three quarters of the time of a count.
         x, *further = args or (None,)
         if isinstance(x, torch.Tensor) and all(isinstance(value, _PLAIN) for value in (*further, *kwargs.values())):
             numbers = numbers_of(tuple(further), tuple(kwargs.items()))
             if numbers is not None and (mask := mask_of_numbers(x, numbers)) is not None:
                 return mask
+        return by_arguments(*args, **kwargs)
+
+    @_unrecorded
+    def by_arguments(*args: Any, values: torch.Tensor | None = None, **kwargs: Any) -> Mask:
         slots = slots_of(*args, **kwargs)
         mask = mask_of_ties(op, tied.signature.by_jax_name(slots), values)
         if mask is None:

@@ -481,7 +481,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             lambda x: torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 3])).clamp(0, 6), X, **FORWARD
         ),
         TypeError,
-        "clamp: ties of a nested tensor are not counted; call the function with each part of unbind",
+        "ties of a nested tensor are not counted; call the function with each part of unbind",
     ),
     "within torch.func": (
         lambda: audit(torch.func.vmap(lambda x: x.clamp(0, 6)), X, **FORWARD),

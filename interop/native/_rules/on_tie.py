@@ -111,6 +111,7 @@ def _can_be_compared(tensors: Sequence[torch.Tensor]) -> bool:
         and all(
             type(tensor) in PLAIN_TENSORS
             and tensor.layout is torch.strided
+            and not tensor.is_nested
             and (tensor.is_cpu or tensor.is_cuda)
             and not tensor.is_complex()
             for tensor in tensors
