@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import JaxprEqn, jaxpr_as_fun
+from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import expanded, high_level
@@ -37,7 +37,7 @@ from jaxclamp._transforms.jaxprs import (
 )
 from jaxclamp._transforms.source_lines import place
 from jaxclamp._transforms.sums import norms_as_calls, of_logaddexp, with_slopes_of_logsumexp
-from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, NOT_ENTERED, ROUNDING, STRAIGHT_THROUGH, UNDECIDED, warn
+from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, NOT_ENTERED, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -185,8 +185,10 @@ class DecidedProgram(Generic[P, R]):
                     "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
                 )
                 raise
-            if matters and eqn.primitive is p.custom_vjp_call_p and _rounds(eqn):
-                warn(place(eqn), STRAIGHT_THROUGH)
+            if matters and eqn.primitive is p.custom_vjp_call_p:
+                opened = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), _without_own_vjp)
+                if _stands_still(of_active(opened), active, list(along.values())):
+                    warn(place(eqn), STRAIGHT_THROUGH)
             return call(*primals), moved
 
         return moving
@@ -211,9 +213,22 @@ def _function(eqn: JaxprEqn) -> str:
     return str(high_level(eqn) or eqn.params["call_jaxpr"])
 
 
-def _rounds(eqn: JaxprEqn) -> bool:
-    """Return whether ``eqn`` rounds numbers, by itself or in a program among its parameters."""
-    return any(inner.primitive.name in ROUNDING and is_floating(inner.invars[0].aval) for inner in equations(eqn))
+def _without_own_vjp(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
+    """Return the equations of the function in the place of one with a ``custom_vjp``."""
+    if eqn.primitive is not p.custom_vjp_call_p:
+        return descend(eqn)
+    body = inlined(jaxpr_as_fun(eqn.params["call_jaxpr"]), eqn)
+    return [new for inner in body for new in _without_own_vjp(inner, descend)]
+
+
+def _stands_still(fun: Callable[..., Any], primals: list[Any], tangents: list[Any]) -> bool:
+    """Return whether a result of ``fun`` has the slope 0 between its jumps, as a rounded number has."""
+    slopes = jax.make_jaxpr(lambda *tangents: jax.jvp(fun, primals, list(tangents))[1])(*tangents).jaxpr
+    moving = set(slopes.invars)
+    for eqn in slopes.eqns:
+        if any(isinstance(atom, Var) and atom in moving for atom in eqn.invars):
+            moving.update(eqn.outvars)
+    return any(isinstance(out, Literal) or out not in moving for out in slopes.outvars if is_floating(out.aval))
 
 
 _DIFFERENTIATED_ONCE = (p.igamma_p, p.igammac_p, p.eig_p)

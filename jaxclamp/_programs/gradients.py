@@ -45,8 +45,8 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     ``stop_gradient``, what is inside ``pallas_call``, ``run_state`` and ``ffi_call``, discrete results of a
     ``custom_jvp``, the order of complex numbers and the side of a branch cut, as of ``sqrt(-1 + 0j)``, and what Python
     decides. A `jaxclamp.UndecidedWarning` names the line where the derivative depends on choices of ``approx_max_k``,
-    ``pallas_call`` or ``run_state``, or a choice on a ``custom_vjp`` that rounds, such as a straight-through estimator:
-    forward mode sees that it stands still.
+    ``pallas_call`` or ``run_state``, or a choice on a ``custom_vjp`` whose function is constant between jumps, such as
+    a straight-through estimator: forward mode sees that it stands still.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where the slope of one of them is NaN, as of ``sqrt(x) ** 2`` at 0, a

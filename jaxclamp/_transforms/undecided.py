@@ -19,11 +19,10 @@ UNDECIDED: Mapping[str, str] = {
 """Maps a primitive to what the warning says if a gradient depends on it; to nothing, if there is no warning."""
 NOT_ENTERED = "choices in a program that it calls are taken as they fall at the point"
 """What the warning says of a primitive that is not JAX's, such as that of a linear solve in lineax."""
-ROUNDING = frozenset({"floor", "ceil", "round", "sign"})
-"""Primitives of slope 0 between jumps. In a ``custom_vjp`` they make a straight-through estimator."""
 STRAIGHT_THROUGH = (
-    "a jax.custom_vjp that rounds stands still for the choices behind it, though its rule passes a gradient; written "
-    "as x + stop_gradient(round(x) - x) it moves as its gradient says"
+    "the function of a jax.custom_vjp is constant between jumps, as one that rounds: it stands still for the choices "
+    "behind it, whatever gradient its rule passes; a straight-through estimator that is written as "
+    "x + stop_gradient(round(x) - x) moves as its gradient says"
 )
 ASKS_FOR_ITSELF = (
     "the rule of a jax.custom_jvp asks for the result of the function, into which forward mode cannot look; a choice "

@@ -106,6 +106,37 @@ def test_in_bodies_and_kernels() -> None:
     assert found == [(__file__, line_of(in_a_kernel, "pallas_call"))]
 
 
+@jax.custom_vjp
+def spike(x: jax.Array) -> jax.Array:
+    return (x > 0).astype(x.dtype)
+
+
+spike.defvjp(lambda x: (spike(x), x), lambda x, cotangent: (cotangent / (1 + jnp.abs(x)) ** 2,))
+
+
+@jax.custom_vjp
+def halved_until_near(x: jax.Array) -> jax.Array:
+    """A root of y = x, by bisection, as `jaxopt.Bisection` takes it."""
+
+    def step(_: Any, bounds: Any) -> Any:
+        middle = sum(bounds) / 2
+        return jnp.where(middle < x, middle, bounds[0]), jnp.where(middle < x, bounds[1], middle)
+
+    return sum(lax.fori_loop(0, 9, step, (jnp.full_like(x, -8.0), jnp.full_like(x, 8.0)))) / 2
+
+
+halved_until_near.defvjp(lambda x: (halved_until_near(x), None), lambda _, cotangent: (cotangent,))
+
+
+@pytest.mark.parametrize("function", [spike, halved_until_near])
+def test_functions_that_are_constant_between_jumps(function: Function) -> None:
+    def largest(x: jax.Array) -> jax.Array:
+        return jnp.max(function(x))
+
+    assert warned(lambda: jaxclamp.grad(largest)(X)) == [(__file__, line_of(largest, "max"))]
+    assert warned(lambda: jaxclamp.grad(lambda x: jnp.sum(function(x)))(X)) == []
+
+
 library_call = Primitive("library_call")
 """Calls a program, as the linear solve of lineax calls its operator."""
 library_call.def_abstract_eval(lambda x, program: x)
@@ -152,6 +183,7 @@ QUIET: dict[str, Function] = {
     "what the rule does not ask": lambda x: jnp.sum(sine_on_host(x)),
     "a program without choices that a library calls": lambda x: jnp.sum(jnp.abs(called(jnp.sin, x))),
     "whole numbers under a custom_vjp": lambda x: jnp.sum(jnp.abs(every_second(x))),
+    "a remainder under a custom_vjp": lambda x: jnp.sum(jnp.abs(remainder(x))),
     "an author's word": lambda x: jnp.sum(jnp.abs(optax.scale_gradient(x, 0.5))),
 }
 
@@ -162,6 +194,14 @@ def every_second(x: jax.Array) -> jax.Array:
 
 
 every_second.defvjp(lambda x: (every_second(x), None), lambda _, ct: (ct * jnp.array([2.0, 0.0, 2.0, 0.0]),))
+
+
+@jax.custom_vjp
+def remainder(x: jax.Array) -> jax.Array:
+    return x - jnp.floor(x)
+
+
+remainder.defvjp(lambda x: (remainder(x), None), lambda _, cotangent: (cotangent,))
 
 
 @jax.custom_jvp
