@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from interop._torch.grad_state import PLAIN_TENSORS
 from interop._torch.private_api import of_a_batch, without_function_modes, without_transformations
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]] | torch.Tensor
@@ -16,11 +17,11 @@ Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]] | torch.Tensor
 
 
 def readable(x: torch.Tensor) -> Any:
-    """Return numbers on the CPU as numpy sees them, in the same memory; others stay a tensor.
+    """Return the numbers of torch's own tensors on the CPU as numpy sees them, in the same memory; others stay tensors.
 
     Floats of 16 bits are copied to float32, which has them all: numpy has no bfloat16, and is slow for float16.
     """
-    if not x.is_cpu:
+    if not x.is_cpu or type(x) not in PLAIN_TENSORS:
         return x
     return (x.float() if x.dtype in _NARROW else x).numpy(force=True)  # without its gradient, and with its signs
 
