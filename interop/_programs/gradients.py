@@ -58,7 +58,8 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
       has the derivative 0 in `directional_derivative`, as in `torch.func.jvp`, and an error in `grad`.
     - What has no choices, and is not smooth: standard deviations of complex numbers at 0, equal singular values and
       eigenvalues, and branch cuts of complex functions.
-    - `directional_derivative`, `grad` and `subdifferential` of this package within ``fun``.
+    - Choices of a `directional_derivative`, `grad` or `subdifferential` of this package within ``fun`` among what moves
+      there: its own direction decides them.
 
     A `jaxclamp.UndecidedWarning` names the line, once, where a value that moves is where such a function jumps, or at
     equal elements of a mode, at equal singular values or eigenvalues, at a pixel of ``grid_sample``, or at the bound

@@ -260,6 +260,29 @@ def test_an_absolute_value_has_no_sign_where_it_is_0(value: float) -> None:
         assert (1 / x.abs()).tolist() == [math.inf, math.inf]
 
 
+@pytest.mark.parametrize(
+    "beside_a_square",
+    [
+        lambda x: x[1] ** 2 + 2 * x[0] * x[1],
+        lambda x: torch.stack([x[1] ** 2]).sum(),
+        lambda x: (x[1] ** 2).double(),
+        lambda x: (x * x).sum().clamp(max=0),
+    ],
+)
+def test_a_root_is_no_norm_where_something_beside_the_squares_moves(beside_a_square: Any) -> None:
+    """At 0 its tangent is 0, as that of a square is: the root had the slope of the squares alone, 3 along (3, 4)."""
+    root = lambda x: (x[0] ** 2 + beside_a_square(x)).sqrt()  # noqa: E731
+    assert interop.directional_derivative(root, torch.zeros(2), torch.tensor([3.0, 4.0]))[1].isnan()
+
+
+def test_a_root_of_weighted_squares_at_a_weight_of_0() -> None:
+    """Where that moves, the slope is infinite: it was 0. Of two squares, each a weight of the other, one is not 0."""
+    weighted = lambda x: ((x[0] + 1) ** 2 * x[1]).sqrt()  # noqa: E731
+    assert interop.directional_derivative(weighted, torch.zeros(2), torch.ones(2))[1] == math.inf
+    product = lambda x: (x.square().sum() * x[0] ** 2).sqrt()  # noqa: E731
+    assert interop.grad(product, direction=torch.ones(2))(torch.tensor([0.0, 2.0])).tolist() == [2.0, 0.0]
+
+
 class Marked(torch.Tensor):
     """Is a subclass of tensors, which torch's functions return too."""
 

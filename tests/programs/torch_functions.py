@@ -242,7 +242,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
             )
             + (x * x).sum(-1).clamp(min=0).sqrt()
             + torch.max(torch.tensor(0.0), (x * x).sum(-1)).sqrt()
-            + ((x * x).sum(-1).clamp(max=0) + x.square().sum(-1)).sqrt()
             + torch.maximum((x**2).mean(-1), torch.tensor(-1.0)).clamp_(0, None).sqrt()
             + (F.relu(x.square()) + interop.native.relu(x * x)).sum(-1).sqrt()
             + torch.sqrt((x[:, 0] ** 2 + 0 + x[:, 1].pow(2)).view(-1))

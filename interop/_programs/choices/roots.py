@@ -38,7 +38,10 @@ class Squares(NamedTuple):
     form: Callable[..., Tensor]
     """Computes the sum of these tensors, or of others in their place."""
     constants: tuple[Tensor, ...] = ()
-    """What is added on the way, and is no square: if it moves, the sum is none of squares. A weight may move."""
+    """What is added on the way, and is no square: if it moves, the sum is none of squares. A weight may move.
+
+    Nor is it if the constant has a tangent of 0: that of ``2 * x * y``, as of a square, is 0 where x and y are.
+    """
 
 
 _KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
@@ -71,13 +74,7 @@ def _squares_in(x: Any) -> Squares | None:
     squares, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
     if not squares or state != _state(*squares.elements, x):
         return None
-    return squares if are_late() or not any(map(_has_speed, squares.constants)) else None
-
-
-def _has_speed(x: Tensor) -> bool:
-    """Return whether an element has a tangent other than 0, or nobody looks."""
-    _, tangent = value_and_tangent(x)
-    return moves(x) and (not is_plain(tangent) or is_any(tangent != 0))
+    return squares if are_late() or not any(map(moves, squares.constants)) else None
 
 
 def behind(x: Tensor) -> tuple[Tensor, ...]:
@@ -128,7 +125,8 @@ def _is_weight(x: Any) -> bool:
         return isinstance(x, Real) and float(x) >= 0
     if x.is_complex() or not (is_plain(x) or is_on_gpu(x)):
         return False  # a graph that is traced has no numbers yet
-    return not is_any(x < 0)
+    # Where a weight of 0 moves, the sum does so where no element is 0, and the slope of its root is infinite.
+    return not is_any(x <= 0 if moves(x) else x < 0)
 
 
 def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
