@@ -19,14 +19,15 @@ Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]] | torch.Tensor
 def readable(x: torch.Tensor) -> Any:
     """Return the numbers of torch's own tensors on the CPU as numpy sees them, in the same memory; others stay tensors.
 
-    Floats of 16 bits are copied to float32, which has them all: numpy has no bfloat16, and is slow for float16.
+    Floats of 8 and 16 bits are copied to float32, which has them all: numpy has most not, and is slow for float16.
     """
     if not x.is_cpu or type(x) not in PLAIN_TENSORS:
         return x
-    return (x.float() if x.dtype in _NARROW else x).numpy(force=True)  # without its gradient, and with its signs
+    return (x.float() if _is_narrow(x) else x).numpy(force=True)  # without its gradient, and with its signs
 
 
-_NARROW = (torch.float16, torch.bfloat16)
+def _is_narrow(x: torch.Tensor) -> bool:
+    return x.dtype.is_floating_point and x.dtype.itemsize < 4
 
 
 def equals_one_of(x: torch.Tensor, *numbers: float) -> Mask:
@@ -35,7 +36,7 @@ def equals_one_of(x: torch.Tensor, *numbers: float) -> Mask:
     >>> equals_one_of(torch.tensor([0.1, 1.0, 2.0], dtype=torch.bfloat16), 0.1, 2.0)  # there 0.1 is 0.10009765625
     array([ True, False,  True])
     """
-    if x.dtype in _NARROW:
+    if _is_narrow(x):
         numbers = tuple(x.new_full((), number).item() for number in numbers)
     elements = readable(x)
     mask: Mask = functools.reduce(operator.or_, [elements == number for number in numbers])
