@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.choices import roots
 from interop._programs.decided import BACKWARD, Decided, operands
-from interop._programs.directions import check_direction, leaves_of, random_direction, refuse_both
+from interop._programs.directions import checked_direction, leaves_of, random_direction, refuse_both
 from interop._programs.forward_mode import CURES, alone, named_cure, refuse_here
 from interop._programs.late_tangents import Tape, refuse_without_jvp, waits
 from interop._programs.nan_gradients import Losses
@@ -90,7 +90,7 @@ def along(
         direction = _drawn_once(moving) if generator is None else random_direction(moving, moving, generator)
     else:
         direction = [direction] if isinstance(direction, torch.Tensor) else list(direction)
-        check_direction("along", moving, "parameters that require grad", direction, "direction")
+        direction = checked_direction("along", moving, "parameters that require grad", direction, "direction")
     losses = Losses(moving)
     directions = dict(zip(moving, direction, strict=True))
     tangents = Tangents(depth_of_transformations())

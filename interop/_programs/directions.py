@@ -52,8 +52,11 @@ def leaves_of(name: str, tree: Tree, what: str) -> list[torch.Tensor]:
     return leaves
 
 
-def check_direction(name: str, tree: Tree, what: str, directions: Tree, argument: str) -> None:
-    """Raise unless the directions are tensors in the structure of the tree, of the same shapes, dtypes and devices."""
+def checked_direction(name: str, tree: Tree, what: str, directions: Tree, argument: str) -> Tree:
+    """Return the directions, as a batch where points are one: what overwrites one overwrites the other.
+
+    Raise unless they are tensors in the structure of the tree, of the same shapes, dtypes and devices.
+    """
     leaves = leaves_of(name, tree, what)
     (_, structure), (tangents, structure_of_tangents) = flattened(tree), flattened(directions)
     if len(tangents) != len(leaves):
@@ -67,6 +70,10 @@ def check_direction(name: str, tree: Tree, what: str, directions: Tree, argument
             has, needs = getattr(tangent, attribute), getattr(leaf, attribute)
             if has != needs:
                 raise ValueError(f"{name}: {argument} has a tensor of {attribute} {has}, where {what} has {needs}.")
+    if not is_transformed():
+        return directions
+    moved = [torch.zeros_like(leaf) + tangent for leaf, tangent in zip(leaves, tangents, strict=True)]
+    return unflattened(structure, moved)
 
 
 def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generator | None) -> Tree:
@@ -76,9 +83,8 @@ def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torc
     for leaf in leaves:
         source = generator or sources.setdefault(leaf.device, torch.Generator(leaf.device).manual_seed(0))
         with without_transformations():  # a vmap would refuse to draw
-            draw = torch.randn(leaf.shape, dtype=leaf.dtype, device=source.device, generator=source).to(leaf.device)
-        # Where points are a batch, so are their directions: what overwrites one overwrites the other.
-        drawn.append(torch.zeros_like(leaf) + draw if is_transformed() else draw)
+            draw = torch.randn(leaf.shape, dtype=leaf.dtype, device=source.device, generator=source)
+            drawn.append(draw.to(leaf.device))
     return unflattened(flattened(like)[1], drawn)
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop._programs.decided import Decided
-from interop._programs.directions import Tree, check_direction, leaves_of, random_direction, refuse_both
+from interop._programs.directions import Tree, checked_direction, leaves_of, random_direction, refuse_both
 from interop._programs.forward_mode import CURES_OF_FUNCTIONS, alone, named_cure, refuse_here
 from interop._programs.nan_gradients import certified, has_nan
 from interop._programs.order import Tangents, are_around, moving_by
@@ -105,7 +105,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
         inputs, directions = (inputs,), (directions,)
     elif not isinstance(inputs, tuple | list):
         raise TypeError(f"{name}: inputs is a {type(inputs).__name__}; pass a tensor, or a tuple of the arguments.")
-    check_direction(name, inputs, "inputs", directions, "directions")
+    directions = checked_direction(name, inputs, "inputs", directions, "directions")
     with _rehearsal(tuple(inputs), tuple(directions)) as copies:
         _, derivative = _pushed_forward(name, fun, *copies)
     return fun(*inputs), derivative
@@ -271,7 +271,7 @@ def _differentiated(
     positions = positions_of(name, args, argnums)
     active = tuple(args[position] for position in positions)
     tangents = (direction,) if isinstance(argnums, int) else direction
-    check_direction(name, active, "the argument", tangents, "direction")
+    tangents = checked_direction(name, active, "the argument", tangents, "direction")
 
     node = None
 

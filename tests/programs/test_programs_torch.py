@@ -166,6 +166,8 @@ def test_batches_of_points_and_of_directions() -> None:
     torch.testing.assert_close(drawn_once, interop.grad(fun)(x[0]).expand(5, 3))
     overwritten = torch.func.vmap(interop.grad(lambda x: (x * 1).mul_(x).sum()))(x + 1)
     torch.testing.assert_close(overwritten, 2 * (x + 1))
+    along_one = torch.func.vmap(interop.grad(lambda x: (x * 1).relu_().sum(), direction=torch.ones(3)))(x)
+    torch.testing.assert_close(along_one, torch.ones(5, 3))
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
