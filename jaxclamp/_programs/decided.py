@@ -222,13 +222,17 @@ def _without_own_vjp(eqn: JaxprEqn, descend: Descend) -> list[JaxprEqn]:
 
 
 def _stands_still(fun: Callable[..., Any], primals: list[Any], tangents: list[Any]) -> bool:
-    """Return whether a result of ``fun`` has the slope 0 between its jumps, as a rounded number has."""
+    """Return whether the results of ``fun`` have the slope 0 between its jumps, as a rounded number has.
+
+    All have to: a loop of a library returns the time beside what moves, and chooses by it.
+    """
     slopes = jax.make_jaxpr(lambda *tangents: jax.jvp(fun, primals, list(tangents))[1])(*tangents).jaxpr
     moving = set(slopes.invars)
     for eqn in slopes.eqns:
         if any(isinstance(atom, Var) and atom in moving for atom in eqn.invars):
             moving.update(eqn.outvars)
-    return any(isinstance(out, Literal) or out not in moving for out in slopes.outvars if is_floating(out.aval))
+    results = [out for out in slopes.outvars if is_floating(out.aval)]
+    return bool(results) and all(isinstance(out, Literal) or out not in moving for out in results)
 
 
 _DIFFERENTIATED_ONCE = (p.igamma_p, p.igammac_p, p.eig_p)

@@ -184,6 +184,7 @@ QUIET: dict[str, Function] = {
     "a program without choices that a library calls": lambda x: jnp.sum(jnp.abs(called(jnp.sin, x))),
     "whole numbers under a custom_vjp": lambda x: jnp.sum(jnp.abs(every_second(x))),
     "a remainder under a custom_vjp": lambda x: jnp.sum(jnp.abs(remainder(x))),
+    "a number beside what moves": lambda x: jnp.sum(jnp.abs(with_time(x)[1])),
     "an author's word": lambda x: jnp.sum(jnp.abs(optax.scale_gradient(x, 0.5))),
 }
 
@@ -202,6 +203,14 @@ def remainder(x: jax.Array) -> jax.Array:
 
 
 remainder.defvjp(lambda x: (remainder(x), None), lambda _, cotangent: (cotangent,))
+
+
+@jax.custom_vjp
+def with_time(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.ones(()), x / 2
+
+
+with_time.defvjp(lambda x: (with_time(x), None), lambda _, cotangents: (cotangents[1] / 2,))
 
 
 @jax.custom_jvp
