@@ -14,9 +14,10 @@ from interop._checks.gradcheck import gradcheck
 from interop._programs.along import along
 from interop._programs.gradients import directional_derivative, grad, subdifferential
 from interop._transforms.as_of import as_of
+from interop._transforms.influence import influence
 from interop._transforms.min_norm import min_norm
 from interop._transforms.ranks import sum_over_ranks
-from interop._transforms.ties import influence, ties
+from interop._transforms.ties import ties
 from interop.comparison.compare import compare
 from interop.comparison.comparison import Comparison
 from interop.comparison.models.compare_models import compare_models

@@ -18,7 +18,8 @@ from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import is_transformed, keywords_of, operators_named, whole_of
 from interop._transforms.as_of import as_of
 from interop._transforms.min_norm import is_of_an_op, namesakes
-from interop._transforms.ties import can_tie, tied_elements, ties
+from interop._transforms.tied_elements import can_tie, tied_elements
+from interop._transforms.ties import ties
 from interop.native import NATIVE
 from jaxclamp import Convention
 from jaxclamp._shared.tie_report import Site

@@ -32,7 +32,8 @@ from interop._torch.private_api import (
     without_forward_mode,
 )
 from interop._transforms.as_of import PINNED
-from interop._transforms.ties import can_tie, line_of_user, name_of, tied_elements
+from interop._transforms.source_lines import line_of_user, name_of
+from interop._transforms.tied_elements import can_tie, tied_elements
 from jaxclamp._transforms.undecided import warn_once
 
 

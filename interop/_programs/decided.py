@@ -47,7 +47,7 @@ from interop._torch.private_api import (
 from interop._transforms.as_of import PINNED
 from interop._transforms.jumps import Jump, jump_of, places_of, undecided
 from interop._transforms.min_norm import namesakes
-from interop._transforms.ties import line_of_user
+from interop._transforms.source_lines import line_of_user
 from jaxclamp._transforms.undecided import warn_once
 
 Function = Callable[..., Any]

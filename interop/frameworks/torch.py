@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from interop._bridge.arrays import lend, tensor_over
 from interop._torch.grad_state import leaves_behind
 from interop._torch.private_api import keywords_of, version_of
+from interop._transforms.influence import influence as influence_of
 from interop._transforms.min_norm import min_norm
-from interop._transforms.ties import influence as influence_of
 from interop._transforms.ties import ties
 from interop.frameworks.base import (
     NOTHING_TO_DIFFERENTIATE,
