@@ -313,8 +313,8 @@ def test_what_is_not_named_has_choices_of_torch() -> None:
 def test_without_a_tie_nothing_gets_a_tangent(monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Sequential(
         *(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
-        *(torch.nn.Conv2d(2, 2, 1), torch.nn.ReLU6(inplace=True), torch.nn.MaxPool2d(2, 1), torch.nn.ReLU()),
-        *(torch.nn.Flatten(), torch.nn.Linear(8, 4)),
+        *(torch.nn.Conv2d(2, 2, 1), torch.nn.ReLU6(inplace=True), torch.nn.ReLU(), torch.nn.MaxPool2d(2, 1)),
+        *(torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 4)),
     )
     given = []
     monkeypatch.setattr("interop._programs.along._give_tangents", given.append)
