@@ -360,7 +360,8 @@ def test_deviations(name: str) -> None:
     for x in (jnp.ones(3), v):
         value, gradient = jaxclamp.value_and_grad(function, direction=v)(x)
         np.testing.assert_allclose(gradient, jax.grad(function)(v), rtol=1e-5)
-        assert value == min_norm(function)(x) == function(x)
+        # Programs that XLA fuses in different ways round differently.
+        np.testing.assert_allclose([value, min_norm(function)(x)], function(x), rtol=1e-6)
     assert jax.grad(min_norm(function))(jnp.ones(3)).tolist() == [0, 0, 0]
 
 
