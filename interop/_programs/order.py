@@ -14,11 +14,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from interop._programs.still_places import still_places
-from interop._torch.in_numpy import has_one_of, is_any
-from interop._torch.private_api import depth_of_transformations, outside_of_transformations, unpacked
+from interop._torch.in_numpy import has_one_of, is_any, readable, rounded
+from interop._torch.private_api import (
+    depth_of_transformations,
+    is_of_a_batch,
+    of_a_batch,
+    outside_of_transformations,
+    unpacked,
+    without_function_modes,
+    without_transformations,
+)
 from interop.native._rules.windows_stage import is_plain
 
 AT_THE_POINT = "_at_the_point"
@@ -130,33 +139,25 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     """
     if not (may_be_equal(x, y) if isinstance(y, torch.Tensor) else cmath.isfinite(y) and may_be_at(x, y)):
         return comparison(value_of(x), value_of(y))
-    (x_value, x_tangent), (y_value, y_tangent) = value_and_tangent(x), value_and_tangent(y)
+    parts = *value_and_tangent(x), *value_and_tangent(y)
+    x_value, x_tangent, y_value, y_tangent = _in_numpy(*parts)
     tied = x_value == y_value
     if isinstance(y, torch.Tensor):
-        tied = tied & torch.isfinite(y_value)
+        tied = tied & (torch if isinstance(y_value, torch.Tensor) else np).isfinite(y_value)
     ahead = _OF_TANGENTS.get(comparison, comparison)(x_tangent, y_tangent)
     at_the_point = comparison(x_value, y_value)
-    decided: torch.Tensor = (tied & ahead) | (~tied & at_the_point)
-    setattr(decided, AT_THE_POINT, at_the_point)
+    decided = torch.as_tensor((tied & ahead) | (~tied & at_the_point))
+    setattr(decided, AT_THE_POINT, torch.as_tensor(at_the_point))
     return decided
 
 
-def side(x: torch.Tensor, bound: float) -> torch.Tensor:
-    """Return on which side of a number ``x`` is a small step on: above where positive, below where negative.
-
-    Where ``x`` stands still on the bound, or is NaN, it is 0. Torch computes signs on the CPU faster than truth values,
-    which take a byte each, too.
-    """
-    value = value_of(x)
-    bound_in_dtype = value.new_full((), bound)  # as a comparison rounds it; on a GPU a difference takes it unrounded
-    distance = value - bound_in_dtype
-    sides = distance.sign()
-    if math.isfinite(bound) and may_be_at(x, bound):
-        # The sign of NaN is 0: so the tangent of what is no number, or infinite, does not count.
-        tangent = torch.add(value_and_tangent(x)[1], distance, alpha=0)
-        # That of others counts where the value is on the bound, and its sign is 0.
-        sides = torch.add(tangent.sign_(), sides, alpha=2)
-    return sides.to(torch.int8)
+def _in_numpy(*operands: Any) -> Sequence[Any]:
+    """Return tensors and numbers as numpy has them; all as they are where it cannot read one, as of a batch."""
+    tensors = [x for x in operands if isinstance(x, torch.Tensor)]
+    if len({x.dtype for x in tensors}) > 1 or not all(is_plain(x) and not is_of_a_batch(x) for x in tensors):
+        return operands
+    with without_transformations(), without_function_modes():
+        return [readable(of_a_batch(x)) if isinstance(x, torch.Tensor) else rounded(x, tensors[0]) for x in operands]
 
 
 # Of ``sqrt(x * x) >= 0`` at 0 the tangent is 0 / 0, of which ``>=`` does not hold. Neither does ``<``, as of equal

@@ -26,6 +26,11 @@ def readable(x: torch.Tensor) -> Any:
     return (x.float() if _is_narrow(x) else x).numpy(force=True)  # without its gradient, and with its signs
 
 
+def rounded(number: float, x: torch.Tensor) -> float:
+    """Return a number as it is in the dtype of a tensor, in which torch compares it; numpy does so for others."""
+    return x.new_full((), number).item() if _is_narrow(x) else number
+
+
 def _is_narrow(x: torch.Tensor) -> bool:
     return x.dtype.is_floating_point and x.dtype.itemsize < 4
 
@@ -36,10 +41,8 @@ def equals_one_of(x: torch.Tensor, *numbers: float) -> Mask:
     >>> equals_one_of(torch.tensor([0.1, 1.0, 2.0], dtype=torch.bfloat16), 0.1, 2.0)  # there 0.1 is 0.10009765625
     array([ True, False,  True])
     """
-    if _is_narrow(x):
-        numbers = tuple(x.new_full((), number).item() for number in numbers)
     elements = readable(x)
-    mask: Mask = functools.reduce(operator.or_, [elements == number for number in numbers])
+    mask: Mask = functools.reduce(operator.or_, [elements == rounded(number, x) for number in numbers])
     return mask
 
 

@@ -491,6 +491,16 @@ def of_a_batch(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def is_of_a_batch(tensor: torch.Tensor) -> bool:
+    """Say whether the tensor is one of a batch of `torch.func.vmap`, maybe within a gradient of torch.func."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return False
+
+
 def sharding_of(tensor: torch.Tensor) -> str | None:
     """Return what has cut the tensor into parts that lie in several processes, if it is such a part.
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from interop._programs.order import holds, may_be_at, may_be_equal, moves, side, value_and_tangent, value_of
+from interop._programs.order import holds, may_be_at, may_be_equal, moves, value_and_tangent, value_of
 from jaxclamp._rules.selection import Selection, Step
 
 Tensor = torch.Tensor
@@ -66,16 +66,18 @@ _END: Mapping[Step, str] = {jnp.maximum: "min", jnp.minimum: "max"}
 """Maps a step to the argument of `torch.clamp` for its bound."""
 
 
+_BEYOND = {"min": operator.lt, "max": operator.gt}
+"""Maps such an argument to the comparison that says where x is beyond the bound."""
+
+
 def _between(input: Tensor, ends: Mapping[str, float]) -> Tensor:
     """Keep ``input`` between numbers, on one of which an element is: one choice, in place of one for each of them.
 
-    Of ``hardtanh(x, 0, 6)`` at 0, where x moves by 2, ``inward`` is positive, and the slope 1. Where it moves by -2, it
-    is negative, and the slope 0.
+    ``hardtanh(x, 0, 6)`` at 0, where x moves by -2, is beyond 0, and its slope is 0. Where x moves by 2, it is 1.
     """
-    sides = [side(input, end) if name == "min" else -side(input, end) for name, end in ends.items()]
-    inward = functools.reduce(torch.minimum, sides)
-    # On the CPU this takes a tenth of the time of ``torch.where(inward >= 0, input, 0)`` where the mask is mixed.
-    result: Tensor = _aten.threshold_backward(input, inward, -0.5)
+    beyond = functools.reduce(torch.logical_or, [holds(_BEYOND[name], input, end) for name, end in ends.items()])
+    # On the CPU this takes a tenth of the time of ``torch.where(beyond, 0, input)`` where the mask is mixed.
+    result: Tensor = _aten.threshold_backward(input, (~beyond).to(torch.int8), 0.5)
     # Its slopes are right now. Where they are 0, its value becomes that of the bound.
     result.detach().copy_(value_of(input).clamp(**ends))
     return result
@@ -84,8 +86,8 @@ def _between(input: Tensor, ends: Mapping[str, float]) -> Tensor:
 def _off_ends(input: Tensor, ends: Mapping[str, float]) -> Tensor:
     """Do the same where no element is on an end, by fewer calls; `torch.where` keeps a mask."""
     value = value_of(input)
-    beyond = [value < end if name == "min" else value > end for name, end in ends.items()]
-    return torch.where(functools.reduce(torch.logical_or, beyond), input.detach().clamp(**ends), input)
+    beyond = functools.reduce(torch.logical_or, [_BEYOND[name](value, end) for name, end in ends.items()])
+    return torch.where(beyond, input.detach().clamp(**ends), input)
 
 
 def abs(input: Tensor) -> Tensor:
@@ -99,8 +101,8 @@ def abs(input: Tensor) -> Tensor:
         # There it is the part of z along its direction; elsewhere that of 1 has no NaN, as in `reductions.smooth_norm`.
         return torch.where(at_0, (input * tangent.sgn().conj()).real, torch.where(at_0, 1.0, input).abs())
     # Unlike other kinked ops it takes a piece where nothing moves, too: so a derivative of torch, 0 at 0, never counts.
-    sides = 2 * side(input, 0) + 1  # positive where x stands still at 0, too
-    # ``where(sides > 0, input, -input)``, on the CPU in a tenth of the time.
-    result: Tensor = _aten.leaky_relu_backward(input, sides, -1, False)
+    is_above = ~holds(operator.lt, input, 0)  # where x stands still at 0, too
+    # ``where(is_above, input, -input)``, on the CPU in a tenth of the time.
+    result: Tensor = _aten.leaky_relu_backward(input, is_above.to(torch.int8), -1, False)
     result.detach().abs_()  # of -0.0, or of 0.0 that moves down, it is -0.0, and 1 / abs(x) minus infinity
     return result
