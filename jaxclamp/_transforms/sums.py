@@ -246,9 +246,10 @@ def _bounded_by_0(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
 
 
 def _is_0(atom: Any, makers: _Makers) -> bool:
-    """Return whether ``atom`` is the number 0, or a product with it."""
+    """Return whether ``atom`` is the number 0, a product with it, or a power, as of the imaginary part of a number."""
     product = _maker(atom, makers)
-    factors = product.invars if product and product.primitive is p.mul_p else [atom]
+    multiplies = (p.mul_p, p.square_p, p.integer_pow_p)
+    factors = product.invars if product and product.primitive in multiplies else [atom]
     return any(_is_number(factor, makers, lambda number: number == 0) for factor in factors)
 
 
@@ -301,9 +302,9 @@ def _scaled(square: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
 
 
 def _exponent(eqn: JaxprEqn, makers: _Makers) -> Any:
-    """Return the exponent of a power or a root of real numbers, 0 if ``eqn`` is none."""
+    """Return the exponent of a power or a root of real variables, 0 if ``eqn`` is none."""
     # A sum of squares of complex numbers is 0 elsewhere too, as 1 + 1j ** 2.
-    if not eqn.invars or not is_floating(eqn.invars[0].aval):
+    if not eqn.invars or isinstance(eqn.invars[0], Literal) or not is_floating(eqn.invars[0].aval):
         return 0
     if eqn.primitive is p.pow_p:
         exponent = _before_reshaping(eqn.invars[1], makers)

@@ -283,6 +283,10 @@ def test_a_root_of_weighted_squares_at_a_weight_of_0() -> None:
     assert interop.directional_derivative(weighted, torch.zeros(2), torch.ones(2))[1] == math.inf
     product = lambda x: (x.square().sum() * x[0] ** 2).sqrt()  # noqa: E731
     assert interop.grad(product, direction=torch.ones(2))(torch.tensor([0.0, 2.0])).tolist() == [2.0, 0.0]
+    # Where the squares are 0 too, as in attention to what is masked in part, they add nothing.
+    attention = lambda x: torch.stack([x[0], x[1], torch.tensor(-math.inf)]).softmax(0)  # noqa: E731
+    attended = lambda x: (attention(x) * torch.stack([x[0], x[1], x[1]]) ** 2).sum().sqrt()  # noqa: E731
+    assert interop.directional_derivative(attended, torch.zeros(2), torch.tensor([1.0, 7.0]))[1] == 5.0
 
 
 class Marked(torch.Tensor):

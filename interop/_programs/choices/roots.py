@@ -101,7 +101,7 @@ def _product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
         if (number := _number_times(x, multiple)) is not None:
             return _form(lambda x: number * x * x, x)
     for i, weight in ((0, second), (1, first)):
-        if _squares_in(factors[i]) and _is_weight(weight):
+        if _squares_in(factors[i]) and _is_weight(weight, factors[i]):
             return _linear([i], function, *factors)
     return None
 
@@ -116,17 +116,18 @@ def _number_times(x: Any, multiple: Any) -> Any:
 
 def _quotient(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
     dividend, divisor = *args, *(kwargs.pop(name) for name in ("input", "other") if name in kwargs)
-    is_scaled = _squares_in(dividend) and _is_weight(divisor)
+    is_scaled = _squares_in(dividend) and _is_weight(divisor, dividend)
     return _linear([0], function, dividend, divisor, **kwargs) if is_scaled else None
 
 
-def _is_weight(x: Any) -> bool:
+def _is_weight(x: Any, weighted: Any) -> bool:
+    """Return whether a root of the product of ``x`` and the sum of squares is a norm, with x in its form."""
     if not isinstance(x, Tensor):
         return isinstance(x, Real) and float(x) >= 0
     if x.is_complex() or not (is_plain(x) or is_on_gpu(x)):
         return False  # a graph that is traced has no numbers yet
-    # Where a weight of 0 moves, the sum does so where no element is 0, and the slope of its root is infinite.
-    return not is_any(x <= 0 if moves(x) else x < 0)
+    # Where a weight of 0 moves and the sum of squares is not 0, the slope of the root is infinite.
+    return not is_any((x <= 0) & (weighted != 0) | (x < 0) if moves(x) else x < 0)
 
 
 def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
@@ -216,7 +217,7 @@ def _watch_product(function: Function, result: Tensor, *args: Any, out: Any = No
     _watch(_product, function, result, *args, out=out, **kwargs)
     first, second = *args, *kwargs.values()
     for number, x in ((first, second), (second, first)):
-        if out is None and isinstance(x, Tensor) and isinstance(number, Real) and _is_weight(number):
+        if out is None and isinstance(x, Tensor) and isinstance(number, Real) and _is_weight(number, x):
             _MULTIPLES[result] = number, weakref.ref(whole_of(x)), [*_part(x), *_state(x, result)]
 
 
