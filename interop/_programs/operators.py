@@ -121,8 +121,8 @@ def _of_operator(
 def _refuse_kernel(operator: Any, in_torch: Function, *args: Any, **kwargs: Any) -> Any:
     """Refuse a part of ``in_torch`` or of its derivative, which has torch's slopes.
 
-    The derivative of a pool is none of these: it gets the indices, which were chosen before. Nor is a kernel
-    that gets the sides of `order.side`, by their dtype: a block within this one has chosen.
+    The derivative of a pool is none of these: it gets the indices, which were chosen before. Nor is a kernel that gets
+    a mask of int8, as `selections.abs` passes one: a block within this one has chosen.
     """
     names = [argument.name for argument in schema_of(operator, args, kwargs).arguments]
     operand = {**dict(zip(names, args, strict=False)), **kwargs}.get("self")  # others have defaults

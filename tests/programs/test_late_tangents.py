@@ -328,6 +328,17 @@ def test_without_a_tie_nothing_gets_a_tangent(monkeypatch: pytest.MonkeyPatch) -
     assert not given
 
 
+@pytest.mark.parametrize("size", [2, 5])  # windows of few elements, and of many
+def test_windows_of_zeros_that_stand_still_need_no_tangent(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr("interop._programs.along._give_tangents", given.append)
+    w = torch.nn.Parameter(torch.full((1, 1, 6, 6), -1.0))
+    with interop.along(w):
+        functional.max_pool2d(w.relu(), size).sum().backward()
+    assert not given
+    assert w.grad.count_nonzero() == 0
+
+
 @pytest.mark.parametrize("is_late", [True, False])
 @pytest.mark.parametrize("freeze", [Tensor.requires_grad_, Tensor.requires_grad.__set__])  # type: ignore[attr-defined]
 def test_a_parameter_that_is_frozen_stands_still(

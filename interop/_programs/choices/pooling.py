@@ -16,7 +16,7 @@ from torch.nn import functional
 from interop._programs.choices.selections import abs
 from interop._programs.order import are_late, place_ahead, value_and_tangent
 from interop._programs.still_places import still_places
-from interop._torch.in_numpy import equals_one_of
+from interop._torch.in_numpy import is_any
 from interop._torch.private_api import without_dispatch_modes, without_transformations
 from interop.native._rules.windows import windows_on_tie
 from interop.native._rules.windows_indexed import index_of_windows
@@ -46,10 +46,10 @@ def max_pool(name: str) -> Function:
             result = in_torch(input, *window, return_indices=return_indices)
             values = (result[0] if return_indices else result).detach()
             pooling = Pooling(windows_of(name, tuple(input.shape), dims, *window), "min_norm")
-            tied = windows_on_tie(pooling, input.detach(), values)
+            tied = torch.as_tensor(windows_on_tie(pooling, input.detach(), values))
             for place in still_places(input):
-                tied = tied & ~equals_one_of(values, place)
-            if not tied.any():
+                tied = tied & (values != place)
+            if not is_any(tied):
                 return result
         like = _of_one_image(in_torch, input, window, return_indices)
         windows = windows_of(name, tuple(input.shape), dims, *window)

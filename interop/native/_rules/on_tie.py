@@ -33,7 +33,7 @@ def mask_of_ties(op: Op, arguments: Mapping[str, Any], values: torch.Tensor | No
       values: the result, if it is known; a pool takes time to find it.
 
     Returns:
-      The mask; None of a call that is answered here by neither.
+      The mask; None where neither can say, as of tensors without numbers.
     """
     if not _can_be_compared([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
         return None
