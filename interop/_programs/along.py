@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.choices import roots
 from interop._programs.decided import BACKWARD, Decided, operands
-from interop._programs.directions import checked_direction, leaves_of, random_direction, refuse_both
+from interop._programs.directions import checked_direction, leaves_of, random_direction, refuse_both, refuse_infinite
 from interop._programs.forward_mode import CURES, alone, named_cure, refuse_here
 from interop._programs.late_tangents import Tape, refuse_without_jvp, waits
 from interop._programs.nan_gradients import Losses
@@ -70,7 +70,8 @@ def along(
       TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, was made under
         `torch.inference_mode`, or is cut into parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism.
       ValueError: no parameter requires grad, or one is of a lazy module that has not run; ``direction`` has another
-        number of tensors, or one has another shape, dtype or device; both ``direction`` and ``generator`` are given.
+        number of tensors, or one has another shape, dtype or device, or is not finite; both ``direction`` and
+        ``generator`` are given.
       RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
         compiled function; in the block, a compiled function is called; at its end, the module has a parameter that
         was made or unfrozen in it.
@@ -92,6 +93,7 @@ def along(
     else:
         direction = [direction] if isinstance(direction, torch.Tensor) else list(direction)
         direction = checked_direction("along", moving, "parameters that require grad", direction, "direction")
+        refuse_infinite("along", direction)
     losses = Losses(moving)
     directions = dict(zip(moving, direction, strict=True))
     tangents = Tangents(depth_of_transformations())

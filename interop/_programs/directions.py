@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from interop._torch.in_numpy import is_any
 from interop._torch.private_api import (
     flattened,
     is_transformed,
@@ -86,6 +87,12 @@ def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torc
             draw = torch.randn(leaf.shape, dtype=leaf.dtype, device=source.device, generator=source)
             drawn.append(draw.to(leaf.device))
     return unflattened(flattened(like)[1], drawn)
+
+
+def refuse_infinite(name: str, direction: Tree) -> None:
+    """Raise if the direction of a gradient has NaN or infinity: a piece is entered along a direction that is finite."""
+    if any(is_any(~tangent.isfinite()) for tangent in flattened(direction)[0]):
+        raise ValueError(f"{name}: direction has NaN or infinity, which point nowhere; pass finite numbers.")
 
 
 def refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:

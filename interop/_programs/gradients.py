@@ -18,7 +18,14 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from interop._programs.decided import Decided
-from interop._programs.directions import Tree, checked_direction, leaves_of, random_direction, refuse_both
+from interop._programs.directions import (
+    Tree,
+    checked_direction,
+    leaves_of,
+    random_direction,
+    refuse_both,
+    refuse_infinite,
+)
 from interop._programs.forward_mode import CURES_OF_FUNCTIONS, alone, named_cure, refuse_here
 from interop._programs.nan_gradients import certified, has_nan
 from interop._programs.order import Tangents, are_around, moving_by
@@ -144,7 +151,7 @@ def grad(
     Raises:
       TypeError: ``fun`` is not callable; when called, an argument is not of floating-point tensors.
       ValueError: both ``direction`` and ``generator`` are given; when called, ``direction`` has another structure,
-        shape or dtype than the argument.
+        shape or dtype than the argument, or is not finite.
       RuntimeError: when called, as `directional_derivative` or `torch.func.grad`.
       NotImplementedError: when called, as `directional_derivative`.
 
@@ -272,6 +279,7 @@ def _differentiated(
     active = tuple(args[position] for position in positions)
     tangents = (direction,) if isinstance(argnums, int) else direction
     tangents = checked_direction(name, active, "the argument", tangents, "direction")
+    refuse_infinite(name, tangents)
 
     node = None
 

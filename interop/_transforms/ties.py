@@ -50,11 +50,12 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
     checkpoint computes a second time in it.
 
     A block holds for the thread that enters it, and may be entered again: counts add up. Calls whose numbers cannot be
-    seen (meta and fake tensors, sparse and nested ones, extrema of distributed tensors) are not counted, which a
-    warning says. Within torch.func.vmap the whole batch is counted. Of a distributed tensor each process counts its
-    part; `sum_over_ranks` adds them up. A compiled function is cut at each call that is counted, of which Dynamo warns:
-    rather call the function that was compiled. Enter it within a block of `along`, and within the function of
-    `interop.grad`: around them it sees what they compute in the place of torch's functions.
+    seen (meta and fake tensors, sparse and nested ones, extrema of distributed tensors, adaptive pools within
+    torch.func.vmap) are not counted, which a warning says. Of other calls within torch.func.vmap the whole batch is
+    counted. Of a distributed tensor each process counts its part; `sum_over_ranks` adds them up. A compiled function is
+    cut at each call that is counted, of which Dynamo warns: rather call the function that was compiled. Enter it within
+    a block of `along`, and within the function of `interop.grad`: around them it sees what they compute in the place of
+    torch's functions.
 
     Raises when called:
       RuntimeError: in a function compiled as one graph, where there is nothing to see.

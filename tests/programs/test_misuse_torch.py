@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,16 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"shape torch.Size\(\[2\]\)",
     ),
     "dtype": (lambda: interop.grad(torch.abs, direction=ZERO.double())(ZERO), ValueError, "float64"),
+    "NaN for a direction": (
+        lambda: interop.grad(torch.abs, direction=torch.tensor(math.nan))(ZERO),
+        ValueError,
+        "direction has NaN or infinity",
+    ),
+    "infinity within a vmap": (
+        lambda: torch.func.vmap(lambda v: interop.grad(torch.abs, direction=v)(ZERO))(torch.tensor([math.inf])),
+        ValueError,
+        "direction has NaN or infinity",
+    ),
     "a number for a direction": (
         lambda: interop.grad(torch.abs, direction=1.0)(ZERO),
         ValueError,
