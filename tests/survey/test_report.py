@@ -95,10 +95,8 @@ def call_of(row: Row) -> str:
 
 def expected_answers(rows: list[Row]) -> set[tuple[str, str, str, str, float]]:
     seen = set()
-    with_zero = {call_of(row) for row in rows if str(row.arguments["x"]) == "0.0"}
     for row in rows:
-        x = row.arguments["x"]
-        tie = f"at x = {x if call_of(row) in with_zero else x + 0.0:g}"  # -0 alone is called 0
+        tie = f"at x = {row.arguments['x']:g}"
         if row.active == ("x",):
             labels = ["gradient" if row.inactive == "none" else f"x alone,\n{row.inactive}"]
         elif row.inactive == "none":
@@ -122,12 +120,7 @@ def test_what_is_drawn_at_the_ties_is_what_the_rows_say(op: Op) -> None:
     assert {colour for colour, _ in styles.values()} <= set(COLOURS.values())
 
 
-def legend_of(figure: Figure) -> list[str]:
-    (legend,) = (legend for part in figure.subfigs for legend in part.legends)
-    return [" ".join(text.get_text().split()) for text in legend.get_texts()]
-
-
-def test_what_a_spelling_does_not_take_is_said_in_the_legend_and_not_drawn() -> None:
+def test_what_a_spelling_does_not_take_is_not_drawn() -> None:
     def unanswered(row: Row) -> Row:
         if row.arguments["max"] is None or row.active == ("max",):
             return replace(row, answers=tuple(a for a in row.answers if a.spelling != "jax.lax.clamp"))
@@ -136,8 +129,6 @@ def test_what_a_spelling_does_not_take_is_said_in_the_legend_and_not_drawn() -> 
     rows = [unanswered(row) for row in made_up(OPS["clamp"])]
     drawn = figure(OPS["clamp"], rows)
     assert drawn_answers(drawn) == expected_answers(rows)
-    assert "jax.lax.clamp, not for clamp(x, min=0, max=None)" in legend_of(drawn)
-    assert "torch.clamp" in legend_of(drawn)
     assert {line.get_marker() for call, axes in panels(drawn) for line in axes.lines if axes.get_title()} <= {
         *itertools.chain(*MARKERS.values()),
         "None",  # the line between x alone and all active

@@ -48,7 +48,7 @@ class _Derivative:
 class _Tie:
     """The derivatives at one value of x, or at both zeros where they are alike, for one choice of the parameters."""
 
-    points: tuple[float, ...]
+    points: list[float]
     derivatives: tuple[_Derivative, ...]
 
     @property
@@ -109,12 +109,10 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
     lines = -(-len(ties) // blocks)
     # In inches: values, slopes, and for each tie a panel with 0.8 for each derivative.
     widths = [2.2, 2.2, *[0.6 + 0.8 * widest] * most]
-    width = max(9.5, blocks * sum(widths))
-    legend = _legend(styles, ties, width / _LEGEND_COLUMNS)
-    handles = -(-len(legend) // _LEGEND_COLUMNS)
+    legend = _legend(styles)
     # A line of the legend, in small letters of 8.3 points, is 0.17 inches high.
-    heights = (2.5 * lines, 0.15 + 0.17 * handles * max(str(h.get_label()).count("\n") + 1 for h in legend))
-    drawing = Figure(figsize=(width, sum(heights) + 0.9), layout="constrained")
+    heights = (2.5 * lines, 0.15 + 0.17 * -(-len(legend) // _LEGEND_COLUMNS))
+    drawing = Figure(figsize=(max(9.5, blocks * sum(widths)), sum(heights) + 0.9), layout="constrained")
     (body,), (foot,) = drawing.subfigures(2, 1, squeeze=False, height_ratios=heights)
     parts = body.subfigures(lines, blocks, squeeze=False)
     for part, (call, at) in zip(parts.flat, ties.items(), strict=False):  # the last line may have room left
@@ -131,32 +129,13 @@ def _draw_elementwise(op: Op, rows: Sequence[Row], styles: Mapping[str, dict[str
     return drawing
 
 
-def _legend(
-    styles: Mapping[str, dict[str, Any]], ties: Mapping[str, Sequence[_Tie]], width: float
-) -> list[Line2D | Patch]:
-    """Say what each mark means, and behind a spelling the calls that it does not take; ``width`` is in inches."""
-    legend: list[Line2D | Patch] = [Line2D([], [], color="black", linewidth=2, label="by definition")]
-    for spelling, style in styles.items():
-        unanswered = _unanswered(spelling, ties)
-        label = f"{spelling}, not for {' or '.join(unanswered)}" if unanswered else spelling
-        # Some 16 small letters are an inch wide; the mark takes the room of the rest.
-        label = textwrap.fill(label, int(13 * width - 6), break_long_words=False)
-        legend.append(Line2D([], [], linestyle="none", label=label, **style))
-    legend.append(Patch(**_BAND, label="between the one-sided slopes"))
-    return legend
-
-
-def _unanswered(spelling: str, ties: Mapping[str, Sequence[_Tie]]) -> list[str]:
-    """List the calls that a spelling does not take, or the derivatives that it lacks: in a call, or in all calls."""
-    derivatives = {call: [d for tie in at for d in tie.derivatives] for call, at in ties.items()}
-    taken = {call: any(spelling in d.answers for d in of_call) for call, of_call in derivatives.items()}
-    lacking = {
-        call: ", ".join(dict.fromkeys(d.label for d in of_call if spelling not in d.answers))
-        for call, of_call in derivatives.items()
-    }
-    if all(taken.values()) and len(set(lacking.values())) == 1:
-        return list(filter(None, set(lacking.values())))
-    return [f"{labels} of {call}" if taken[call] else call for call, labels in lacking.items() if labels]
+def _legend(styles: Mapping[str, dict[str, Any]]) -> list[Line2D | Patch]:
+    """Say what each mark means."""
+    return [
+        Line2D([], [], color="black", linewidth=2, label="by definition"),
+        *(Line2D([], [], linestyle="none", label=spelling, **style) for spelling, style in styles.items()),
+        Patch(**_BAND, label="between the one-sided slopes"),
+    ]
 
 
 def _parameters(row: Row) -> dict[str, Any]:
@@ -171,18 +150,11 @@ def _ties(rows: Iterable[Row]) -> list[_Tie]:
     at_x: dict[str, list[Row]] = {}
     for row in rows:
         at_x.setdefault(str(row.arguments["x"]), []).append(row)  # by its text, as -0.0 equals 0.0
-    ties: list[_Tie] = []
+    ties: dict[str, _Tie] = {}
     for group in at_x.values():
-        x = group[0].arguments["x"]
-        derivatives = tuple(_derivatives(group))
-        alike = next((tie for tie in ties if x in tie.points and tie.derivatives == derivatives), None)
-        if alike is None:
-            ties.append(_Tie((x,), derivatives))
-        else:  # x is the zero of the opposite sign
-            ties[ties.index(alike)] = _Tie((*alike.points, x), derivatives)
-    if not any(math.copysign(1, point) > 0 for tie in ties for point in tie.points if point == 0):
-        return [replace(tie, points=tuple(point + 0.0 for point in tie.points)) for tie in ties]  # -0 alone is 0
-    return ties
+        x, derivatives = group[0].arguments["x"], tuple(_derivatives(group))
+        ties.setdefault(f"{x + 0.0} {derivatives}", _Tie([], derivatives)).points.append(x)  # zeros of both signs
+    return list(ties.values())
 
 
 def _derivatives(rows: Iterable[Row]) -> Iterator[_Derivative]:
