@@ -43,6 +43,8 @@ from interop.frameworks.base import is_float
 from interop.frameworks.registry import CONVERTIBLES
 from jaxclamp._shared.tables import listed
 
+Side: TypeAlias = Computation | Recording
+
 
 def compare(
     f: Callable[..., Any] | Recording,
@@ -115,13 +117,17 @@ def compare(
             check_function(f"compare: {parameter}", function)
     if isinstance(f, Recording) and isinstance(g, Recording) and (args or kwargs or case is not None):
         raise TypeError("compare: both sides are recorded, and keep the answers alone; leave out arguments and case.")
-    sides = [
-        _recorded_in(function, parameter, name)
-        if isinstance(function, Recording)
-        else _at_case(computation_of(f"compare: {parameter}", function, args, kwargs, name), case)
-        for parameter, function, name in zip("fg", (f, g), names, strict=True)
-    ]
-    first, second = _each_in_one_framework(sides[0], sides[1])
+    sides: list[Side] = []
+    for parameter, function, name in zip("fg", (f, g), names, strict=True):
+        if not isinstance(function, Recording):
+            sides.append(_at_case(computation_of(f"compare: {parameter}", function, args, kwargs, name), case))
+        elif name in (None, function.framework):
+            sides.append(function)
+        else:
+            raise ValueError(
+                f"compare: {parameter} was recorded in {function.framework}, and frameworks names {name} for it."
+            )
+    first, second = _each_in_one_framework(*sides)
     if isinstance(first, Computation) and isinstance(second, Computation):
         pair = _Pair(first, second, rtol, atol)
         return pair.probed(probe) if probe else pair.compared()
@@ -157,14 +163,6 @@ def _checked_frameworks(frameworks: Any) -> Sequence[FrameworkName | None]:
     return tuple(frameworks)
 
 
-def _recorded_in(recording: Recording, parameter: str, name: FrameworkName | None) -> Recording:
-    if name not in (None, recording.framework):
-        raise ValueError(
-            f"compare: {parameter} was recorded in {recording.framework}, and frameworks names {name} for it."
-        )
-    return recording
-
-
 def _at_case(computation: Computation, case: FilePath | None) -> Computation:
     """Put the arrays in the file ``case``, if there is one, in the place of those among the arguments."""
     if case is None:
@@ -176,9 +174,6 @@ def _at_case(computation: Computation, case: FilePath | None) -> Computation:
             f"{listed(computation.arrays)}; pass arguments of the form that the case was found with."
         )
     return dataclasses.replace(computation, arrays=arrays)
-
-
-Side: TypeAlias = Computation | Recording
 
 
 def _each_in_one_framework(first: Side, second: Side) -> tuple[Side, Side]:

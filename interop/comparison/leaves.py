@@ -91,18 +91,19 @@ def tolerance_of(eps: float) -> float:
 
 def difference_of(a: Array, b: Array, rtol: float | None, atol: float | None) -> Difference:
     """Measure how far two arrays of one shape are apart; ``beyond`` counts by these tolerances or the default ones."""
-    dtype = _common(a.dtype, b.dtype)
     a, b = as_reals(a, b)
-    is_float = jnp.issubdtype(dtype, jnp.floating)
-    rtol = relative_tolerance(dtype, rtol)
+    floats = [array.dtype for array in (a, b) if jnp.issubdtype(array.dtype, jnp.floating)]
+    # Floats are compared in the steps of the coarser dtype; integers stay, whose promotion may round them.
+    dtype = coarsest(floats) if floats else None
+    rtol = relative_tolerance(dtype or a.dtype, rtol)
     with np.errstate(all="ignore"):
         # In float16 the difference of two numbers overflows, and in bfloat16 a tolerance has two digits.
         x, y = a.astype(np.float64), b.astype(np.float64)
         scale = np.fmax(abs(x), abs(y))
-        ulps = _ulps(a.astype(dtype), b.astype(dtype))
+        ulps = _ulps(*(array.astype(dtype or array.dtype) for array in (a, b)))
         # Integers may be wider than float64 is precise. Those that differ are 1 apart at least: -1 in int64 and
         # 2**64 - 1 in uint64 have the same bits, so that no step lies between.
-        absolute = abs(x - y) if is_float else np.maximum(ulps, 1.0)
+        absolute = abs(x - y) if floats else np.maximum(ulps, 1.0)
         same = (a == b) | (np.isnan(x) & np.isnan(y))
         one_nan = np.isnan(x) ^ np.isnan(y)
         absolute, relative, ulps = (
@@ -200,16 +201,6 @@ def as_reals(a: Array, b: Array) -> tuple[Array, Array]:
         return a, b
     first, second = (np.stack([array.real, array.imag], axis=-1) for array in (a, b))
     return first, second
-
-
-def _common(first: np.dtype[Any], second: np.dtype[Any]) -> np.dtype[Any]:
-    """Choose the dtype in whose steps both are compared: of floats, or of the parts of complex numbers, the coarser."""
-    floats = [jnp.finfo(dtype).dtype for dtype in (first, second) if jnp.issubdtype(dtype, jnp.inexact)]
-    if floats:
-        return coarsest(floats)
-    common = np.promote_types(first, second)
-    # NumPy promotes int64 and uint64 to float64, which would round them, and has a tolerance.
-    return np.dtype(np.uint64) if common == np.float64 else common
 
 
 def _ulps(a: Array, b: Array) -> Array:

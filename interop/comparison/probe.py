@@ -21,12 +21,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from interop.comparison.recording import FilePath, write_inputs
+from interop.comparison.recording import FilePath, write_arrays
 from interop.frameworks.base import Array, is_float
 
 Arrays: TypeAlias = Mapping[str, Array]
 """Maps labels to the arrays among the arguments."""
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 WORST = 3
 """The greatest severity of a difference, from 0: a difference of values, which no tie explains."""
@@ -105,7 +104,7 @@ class Case:
 
     def save(self, path: FilePath) -> None:
         """Write an npz file, which `interop.compare` takes as ``case``, and the command line as ``--case``."""
-        write_inputs(path, self.arrays)
+        write_arrays(path, self.arrays)
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def search(
             break
     case = None
     if worst is not None:
-        shrunk = _shrunk(_Floats(inputs), worst, lambda arrays: (severity(arrays) or 0) >= least - 1, probe.seed)
+        shrunk = _shrunk(inputs, worst, lambda arrays: (severity(arrays) or 0) >= least - 1, probe.seed)
         case = Case(draw, tuple(_changes(inputs, shrunk)), shrunk)
     return Probed(probe, tuple(sorted(bounds)), compared, case)
 
@@ -210,27 +209,7 @@ def _onto(bounds: Sequence[float], rng: np.random.Generator, array: Array) -> Ar
     return np.where(rng.random(array.shape) < rng.choice([2 / array.size, 0.5, 1.0]), moved, array.astype(np.float64))
 
 
-class _Floats:
-    """The floats of the arguments as one vector, and back."""
-
-    def __init__(self, inputs: Arrays) -> None:
-        self._inputs = inputs
-        self._labels = [label for label, array in inputs.items() if is_drawn(array)]
-        self.vector = self.of(inputs)
-
-    def of(self, arrays: Arrays) -> Numbers:
-        """Join the floats among these arrays."""
-        return np.concatenate([arrays[label].astype(np.float64).ravel() for label in self._labels])
-
-    def arrays(self, vector: Numbers) -> dict[str, Array]:
-        """Return all arguments, their floats replaced by those of the vector."""
-        floats = [self._inputs[label] for label in self._labels]
-        parts = np.split(vector, np.cumsum([array.size for array in floats])[:-1])
-        replaced = [_rounded(part.reshape(a.shape), a.dtype) for part, a in zip(parts, floats, strict=True)]
-        return {**self._inputs, **dict(zip(self._labels, replaced, strict=True))}
-
-
-def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool], seed: int) -> dict[str, Array]:
+def _shrunk(inputs: Arrays, arrays: Arrays, fails: Callable[[Arrays], bool], seed: int) -> dict[str, Array]:
     """Put back as many of the changed numbers as may be while ``fails``, and make the remaining ones simple.
 
     The changed positions are split into blocks, of which hypothesis looks for the fewest that fail, and these are split
@@ -238,31 +217,34 @@ def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool], se
     """
     from hypothesis import strategies as st
 
-    numbers = floats.of(arrays)
+    # The floats of all arguments as one vector, in which a position is that of a number.
+    floats = {label: array for label, array in inputs.items() if is_drawn(array)}
+    given, numbers = (
+        np.concatenate([side[label].astype(np.float64).ravel() for label in floats]) for side in (inputs, arrays)
+    )
+    ends = np.cumsum([array.size for array in floats.values()])
 
-    def changed(positions: Any, to: Any) -> Numbers:
-        vector = floats.vector.copy()
+    def changed(positions: Any, to: Any) -> dict[str, Array]:
+        vector = given.copy()
         vector[positions] = to
-        return vector
-
-    def still_fails(vector: Numbers) -> bool:
-        return fails(floats.arrays(vector))
+        parts = zip(floats.items(), np.split(vector, ends[:-1]), strict=True)
+        return {**inputs, **{label: _rounded(part.reshape(a.shape), a.dtype) for (label, a), part in parts}}
 
     def selected(blocks: Sequence[Any], flags: Sequence[bool]) -> Any:
         return np.concatenate([np.zeros(0, int), *itertools.compress(blocks, flags)])  # NumPy cannot join none
 
     def matter(blocks: Sequence[Any], flags: Sequence[bool]) -> bool:
         positions = selected(blocks, flags)
-        return still_fails(changed(positions, numbers[positions]))
+        return fails(changed(positions, numbers[positions]))
 
-    positions = np.flatnonzero(_bits(numbers) != _bits(floats.vector))
+    positions = np.flatnonzero(_bits(numbers) != _bits(given))
     while len(positions) > 1:
         blocks = np.array_split(positions, min(_BLOCKS, len(positions)))
         flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), functools.partial(matter, blocks), seed)
         if flags is None or all(flags):  # the calls were spent, or no block can be put back
             break
         positions = selected(blocks, flags)
-    vector = changed(positions, numbers[positions])
+    shrunk = changed(positions, numbers[positions])
     if len(positions) <= _SIMPLIFIED:
         # Up to one more than the number: of 5.4, past a bound of 5, the integer is 6, though it rounds to 5.
         integers = st.tuples(
@@ -271,9 +253,9 @@ def _shrunk(floats: _Floats, arrays: Arrays, fails: Callable[[Arrays], bool], se
                 for n in numbers[positions].tolist()
             )
         )
-        simplest = _simplest(integers, lambda chosen: still_fails(changed(positions, chosen)), seed)
-        vector = vector if simplest is None else changed(positions, simplest)
-    return floats.arrays(vector)
+        simplest = _simplest(integers, lambda chosen: fails(changed(positions, chosen)), seed)
+        shrunk = shrunk if simplest is None else changed(positions, simplest)
+    return shrunk
 
 
 def _simplest(strategy: Any, condition: Callable[[Any], bool], seed: int) -> Any:

@@ -16,6 +16,7 @@ import json
 import os
 import reprlib
 import zipfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -34,6 +35,8 @@ FrameworkName: TypeAlias = Literal["jax", "torch"]
 
 _CONVENTIONS = {"unmodified": "native", "min_norm": "min_norm"}
 """Maps the fields of a `Recording` that hold answers to their names in a file, where the first has its former one."""
+_DESCRIBED = ("name", "version", "inputs", "given_nan")
+"""The other fields."""
 _FORMAT = 3
 """The version of the format of files. Before 2, gradients were those of the plain sum; before 3, NaN was not noted."""
 
@@ -270,49 +273,42 @@ def _function_of_parameters(parameter: str, module: torch.nn.Module, args: Seque
 
 def write(path: FilePath, recordings: Sequence[Recording], **settings: Any) -> None:
     """Write an npz file: the arrays, and the rest as JSON."""
-    answers: dict[str, Array] = {}
-    described = []
-    for number, recording in enumerate(recordings):
-        labels: dict[str, list[str]] = {}
-        for attribute, convention in _CONVENTIONS.items():
-            arrays: Mapping[str, Array] = getattr(recording, attribute)
-            labels[convention] = list(arrays)
-            answers |= {f"{number} {convention} {label}": array for label, array in arrays.items()}
-        fields = {field: getattr(recording, field) for field in ("name", "version", "inputs", "given_nan")}
-        described.append({**fields, "labels": labels})
-    _write(path, answers, {"settings": settings, "recordings": described})
+    answers = {
+        f"{number} {convention} {label}": array
+        for number, recording in enumerate(recordings)
+        for attribute, convention in _CONVENTIONS.items()
+        for label, array in getattr(recording, attribute).items()
+    }
+    described = [{name: getattr(recording, name) for name in _DESCRIBED} for recording in recordings]
+    write_arrays(path, answers, settings=settings, recordings=described)
 
 
 def read(path: FilePath) -> tuple[list[Recording], dict[str, Any]]:
     """Read the recordings and the settings that `write` wrote."""
-    answers, about = _read(path)
+    arrays, about = _read(path)
     if "recordings" not in about:
         raise ValueError(f"{os.fspath(path)!r} holds inputs, but no recording; write one with save.")
+    answers: dict[tuple[str, str], dict[str, Array]] = defaultdict(dict)
+    for name, array in arrays.items():
+        number, convention, label = name.split(" ", 2)
+        answers[number, convention][label] = array
     recordings = []
-    for number, described in enumerate(about["recordings"]):
-        labels = described.pop("labels")
-        described |= {
-            attribute: {label: answers[f"{number} {convention} {label}"] for label in labels[convention]}
-            for attribute, convention in _CONVENTIONS.items()
-        }
-        recordings.append(Recording(**described))
+    for i, described in enumerate(about["recordings"]):
+        fields = {name: described[name] for name in _DESCRIBED}
+        fields |= {attribute: answers[str(i), convention] for attribute, convention in _CONVENTIONS.items()}
+        recordings.append(Recording(**fields))
     return recordings, about["settings"]
 
 
-def write_inputs(path: FilePath, inputs: Mapping[str, Array]) -> None:
-    """Write an npz file: the arrays among the arguments of a function, by their labels."""
-    _write(path, inputs, {})
-
-
 def read_inputs(path: FilePath) -> dict[str, Array]:
-    """Read the arrays that `write_inputs` wrote."""
+    """Read the arrays among the arguments of a function, by their labels, that `write_arrays` wrote."""
     inputs, about = _read(path)
     if "recordings" in about:
         raise ValueError(f"{os.fspath(path)!r} holds a recording, but no inputs; write some with Case.save.")
     return inputs
 
 
-def _write(path: FilePath, arrays: Mapping[str, Array], about: Mapping[str, Any]) -> None:
+def write_arrays(path: FilePath, arrays: Mapping[str, Array], **about: Any) -> None:
     """Write the arrays, and ``about`` as JSON; dtypes that NumPy lacks are written as integers of their width."""
     dtypes = {label: array.dtype.name for label, array in arrays.items()}
     content = {
