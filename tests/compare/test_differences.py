@@ -261,7 +261,7 @@ def test_values_that_are_rounding_alone(length: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("under_min_norm", "judgement"), [(2e-9, "rounding"), (np.nan, "port")])
 def test_a_small_gradient_of_models_is_rounding_if_it_stays_small(under_min_norm: float, judgement: str) -> None:
-    end = Moment(0, is_end=True)
+    end = Moment(0, "outputs")
     small, large = (Place(0, "inputs", name, True, (vars, vars), (end, end)) for name in "01")  # type: ignore[arg-type]
 
     def compared(first: float) -> dict[Place, _Compared]:

@@ -13,7 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
 from interop.comparison.leaves import eps_of
-from interop.comparison.models.layers import CallRecorder, Key, Layer, Moment, Span
+from interop.comparison.models.layers import CallRecorder, Direction, Key, Layer, Moment, Span
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import equations, inlined
 
@@ -87,17 +87,13 @@ class Opened:
     def eps(self, layers: Sequence[Layer]) -> dict[Moment, float]:
         """Map the moments of the layers to the largest epsilon of dtypes that were converted before."""
         up_to = list(itertools.accumulate(map(_eps, self.program.eqns), max, initial=0.0))
-        moments = [Moment(i, is_end) for i in range(len(layers)) for is_end in (False, True)]
+        moments = [Moment(i, direction) for i in range(len(layers)) for direction in get_args(Direction)]
         return {moment: up_to[self._position(moment, len(up_to) - 1)] for moment in moments}
 
     def _position(self, moment: Moment, default: int) -> int:
         """Return the number of the first equation behind a moment; the default if nothing crosses a boundary then."""
         # The arrays of one moment cross one behind the other, and the last of them is looked for.
-        direction = "outputs" if moment.is_end else "inputs"
-        return max(
-            (n for key, n in self.positions.items() if (key.layer, key.direction) == (moment.layer, direction)),
-            default=default,
-        )
+        return max((n for key, n in self.positions.items() if key.moment == moment), default=default)
 
     def added(self, nudges: Mapping[Key, Any]) -> list[jax.Array]:
         """Return the zeros, but for what is to be added at these crossings."""

@@ -22,9 +22,10 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from interop.comparison.models.judgements import Judged, Judgement
-from interop.comparison.models.layers import Layer, Moment, Span, What
+from interop.comparison.models.layers import Direction, Layer, Moment, Span, What
 
 _MOMENTUM = re.compile(r"\b(?:momentum|decay_rate)=([\d.e-]+)")
 _OF_TIES: tuple[Judgement, ...] = ("ties", "near ties")
@@ -109,11 +110,11 @@ class Cause:
 
     def span(self, side: int) -> Span:
         """Return the span of the run of a model, 0 or 1, in which the cause is."""
-        begin, end = (Moment(self.layer.indices[side], is_end) for is_end in (False, True))
+        begin, end = (Moment(self.layer.indices[side], direction) for direction in get_args(Direction))
         if self.after:
-            begin = Moment(self.after.indices[side], is_end=True)
+            begin = Moment(self.after.indices[side], "outputs")
         if self.before:
-            end = Moment(self.before.indices[side], is_end=False)
+            end = Moment(self.before.indices[side], "inputs")
         return begin, end
 
     @property
@@ -224,8 +225,8 @@ def _without_counterpart(
     """Return the layers of a model that run where the cause is, and have no counterpart."""
     # The layers stand in the order in which they began, so that those within one follow it, up to its ``end``.
     begin, end = cause.span(side)
-    first = layers[begin.layer].end if begin.is_end else begin.layer + 1
-    behind = layers[end.layer].end if end.is_end else end.layer
+    first = layers[begin.layer].end if begin.direction == "outputs" else begin.layer + 1
+    behind = layers[end.layer].end if end.direction == "outputs" else end.layer
     matched = {pair.indices[side] for pair in pairs}
     return tuple(layers[i] for i in range(first, behind) if i not in matched)
 

@@ -97,7 +97,7 @@ def roundings_of(bound: Bound) -> list[float]:
     answers = [model.answer(Run()) for model in bound.models]
     for pair in counterparts.mapping.pairs:
         n, fan_in = counterparts.match_of[pair.first.name], math.prod(pair.first.layout.torch_shape[1:])
-        moments = [Moment(i, is_end=True) for i in counterparts.matches[n]]
+        moments = [Moment(i, "outputs") for i in counterparts.matches[n]]
         eps = max(answer.eps[moment] for answer, moment in zip(answers, moments, strict=True))
         squares[n] = max(squares[n], fan_in * eps**2)  # that of the kernel: beside it a bias is one more term
     roundings = np.sqrt(np.cumsum(squares))
@@ -261,29 +261,17 @@ class _Findings:
 
     @functools.cached_property
     def judgements(self) -> dict[Place, Judgement]:
-        if not self._only_gradients_differ:
-            return self._unmodified  # gradients of other values say nothing of ties
+        # Without min_norm, differences at ties still look like bugs.
+        unmodified = _explained(self.compared, self.compared, self.rounding)
+        if not _differing_gradients(unmodified):
+            return unmodified
         run = self.run._replace(min_norm=True)
         return _explained(self.compared, _compared(self.models, self.compared, (run, run)), self.rounding)
 
-    @functools.cached_property
-    def _unmodified(self) -> dict[Place, Judgement]:
-        """The judgements without min_norm, where differences at ties still look like bugs."""
-        return _explained(self.compared, self.compared, self.rounding)
-
-    @functools.cached_property
-    def _only_gradients_differ(self) -> bool:
-        """Whether gradients differ, and values agree; updated statistics may differ too."""
-        # A statistic is read by the next call: in this one no gradient depends on its new value.
-        values = [place for place in self.compared if not place.is_gradient and place.what != "state"]
-        return all(self._unmodified[place] in ("agrees", "rounding") for place in values) and any(
-            self._unmodified[place] == "port" for place in self.compared if place.is_gradient
-        )
-
     def near_ties(self, counterparts: Counterparts) -> frozenset[Place]:
         """Return the gradients that agree at nudged numbers, if gradients alone differ."""
-        differing = [place for place in self.compared if place.is_gradient and self.judgements[place] == "port"]
-        if not self._only_gradients_differ or not differing:
+        differing = _differing_gradients(self.judgements)
+        if not differing:
             return frozenset()
         eps = max(compared.eps for compared in self.compared.values())
         first, second = _nudges(self.models, counterparts, self.compared, eps)
@@ -296,6 +284,15 @@ class _Findings:
             for place in differing
             if judgements[place] in ("agrees", "rounding") and np.isfinite(compared[place].largest)
         )
+
+
+def _differing_gradients(judgements: Mapping[Place, Judgement]) -> list[Place]:
+    """List the gradients that differ; none if values do, as gradients of other values say nothing of ties."""
+    # A statistic is read by the next call: in this one no gradient depends on its new value.
+    values = [judgement for place, judgement in judgements.items() if not place.is_gradient and place.what != "state"]
+    if not {"agrees", "rounding"}.issuperset(values):
+        return []
+    return [place for place, judgement in judgements.items() if place.is_gradient and judgement == "port"]
 
 
 def _explained(

@@ -17,6 +17,13 @@ What: TypeAlias = Literal["inputs", "outputs", "parameters", "state"]
 """What a layer has: arrays that cross its boundary, parameters that are trained, and those that only a call changes."""
 
 
+class Moment(NamedTuple):
+    """When a layer begins or ends while its model runs: once its inputs, or its outputs, have crossed the boundary."""
+
+    layer: int
+    direction: Direction
+
+
 class Key(NamedTuple):
     """Names one crossing of a boundary: which layer, inward or outward, and which of the arrays there."""
 
@@ -24,12 +31,10 @@ class Key(NamedTuple):
     direction: Direction
     position: int
 
-
-class Moment(NamedTuple):
-    """When a layer begins, or ends, while its model runs."""
-
-    layer: int
-    is_end: bool
+    @property
+    def moment(self) -> Moment:
+        """When it happens."""
+        return Moment(self.layer, self.direction)
 
 
 Span: TypeAlias = tuple[Moment, Moment]
@@ -72,6 +77,13 @@ def crossing(layers: Sequence[Layer], key: Key) -> Point:
     """Return what crossed at ``key``."""
     points: Sequence[Point] = getattr(layers[key.layer], key.direction)
     return points[key.position]
+
+
+def filled(layers: Sequence[Layer], points: Mapping[Key, Point]) -> Sequence[Layer]:
+    """Return the layers with what crossed their boundaries."""
+    for key in sorted(points):
+        getattr(layers[key.layer], key.direction).append(points[key])
+    return layers
 
 
 @dataclass(frozen=True)
@@ -163,16 +175,12 @@ class CallRecorder:
         self.modules[path] = module
         self.layers.append(Layer(path, len(self.layers), type(module).__name__, settings, parent))
         self._running.append(len(self.layers) - 1)
-        marked = self._marked("inputs", arguments)
-        self._at_moment(Moment(self._running[-1], is_end=False))
-        return marked
+        return self._marked("inputs", arguments)
 
     def leave(self, result: Any) -> Any:
         """Record that the innermost running module returns; return its result, marked."""
         marked = self._marked("outputs", result)
-        running = self._running.pop()
-        self.layers[running].end = len(self.layers)
-        self._at_moment(Moment(running, is_end=True))
+        self.layers[self._running.pop()].end = len(self.layers)
         return marked
 
     @property
@@ -192,7 +200,8 @@ class CallRecorder:
         # that is passed several times crosses once: attention takes x as query, key and value, or once for all three.
         for leaf in leaves:
             if id(leaf) not in marked:
-                passed = self._mark(Key(self._running[-1], direction, len(marked)), leaf)
+                passed = self._mark(Key(self.running, direction, len(marked)), leaf)
                 if passed is not None:
                     marked[id(leaf)] = passed
+        self._at_moment(Moment(self.running, direction))
         return with_leaves(tree, iter([marked.get(id(leaf), leaf) for leaf in leaves]))

@@ -14,7 +14,7 @@ from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
 from interop.comparison.models.boundaries import Opened, new_recorder, opened
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, leaves_of
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, filled, leaves_of
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array, is_float, weighted_total
 from interop.frameworks.reseed import CURE, draws, reseeded_in_jax
@@ -240,7 +240,7 @@ class JaxModel(Model):
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
         recorder, program = self._traced_with_shapes
-        return _filled(recorder.layers, program, program.shapes, [program.shapes[i] for i in program.floats])
+        return filled(recorder.layers, _points(program, program.shapes, [program.shapes[i] for i in program.floats]))
 
     @functools.cached_property
     def flattened_shapes(self) -> Sequence[tuple[int, ...]]:  # type: ignore[override]
@@ -297,8 +297,8 @@ class JaxModel(Model):
             (of_added, of_weights), (state, crossed) = jax.tree.map(
                 np.asarray, jax.jit(jax.grad(total, has_aux=True))((added, weights), (untrained, arrays))
             )
-        filled = _filled(recorder.layers, opening, crossed, of_added)
-        return Answer(filled, of_weights, dict(state), opening.eps(filled))
+        layers = filled(recorder.layers, _points(opening, crossed, of_added))
+        return Answer(layers, of_weights, dict(state), opening.eps(layers))
 
     def ties(self, span: Span) -> jaxclamp.TieReport:
         opening, _ = self._traced(new_recorder(), self.values, self.inputs, None)
@@ -333,10 +333,7 @@ def _flattened_shapes(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
                 yield before[1:]
 
 
-def _filled(layers: Sequence[Layer], opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> list[Layer]:
-    """Return the layers with what crossed their boundaries, and the gradients of the floats among that."""
-    # By key, as the crossings of a boundary are listed by position.
+def _points(opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> dict[Key, Point]:
+    """Map crossings to what crossed there, and the gradients of the floats among that."""
     of_floats = dict(zip(opening.floats, gradients, strict=True))
-    for key, number in sorted(opening.numbers.items()):
-        getattr(layers[key.layer], key.direction).append(Point(values[number], of_floats.get(number)))
-    return list(layers)
+    return {key: Point(values[number], of_floats.get(number)) for key, number in opening.numbers.items()}

@@ -76,8 +76,7 @@ def places(bound: Bound) -> Iterator[Place]:
 
 def _of_crossing(n: int, crossed: Crossing, point: Point) -> Iterator[Place]:
     direction, position = crossed.first.direction, str(crossed.first.position)
-    at_end = direction == "outputs"
-    moments = Moment(crossed.first.layer, at_end), Moment(crossed.second.layer, at_end)
+    moments = crossed.first.moment, crossed.second.moment
     for is_gradient in (False, True) if point.gradient is not None else (False,):
         readers = (
             functools.partial(_crossed, crossed.first, is_gradient, _as_it_is),
@@ -89,7 +88,7 @@ def _of_crossing(n: int, crossed: Crossing, point: Point) -> Iterator[Place]:
 def _of_parameter(n: int, match: tuple[int, int], pair: Pair, before: Array, inputs: Sequence[Point]) -> Place:
     if pair.first.trained:
         return Place(n, "parameters", pair.first.name, True, _readers("gradients", pair), _AT_END)
-    moments = Moment(match[0], is_end=True), Moment(match[1], is_end=True)
+    moments = Moment(match[0], "outputs"), Moment(match[1], "outputs")
     place = Place(n, "state", pair.first.name, False, _readers("state", pair), moments)
     if pair.first.role != "var" or not inputs:
         return place
@@ -97,7 +96,7 @@ def _of_parameter(n: int, match: tuple[int, int], pair: Pair, before: Array, inp
     return replace(place, variance_before=before, count=inputs[0].value.size // before.size)
 
 
-_AT_END = Moment(0, is_end=True), Moment(0, is_end=True)
+_AT_END = Moment(0, "outputs"), Moment(0, "outputs")
 """When the models end; gradients depend on all that they compute."""
 
 

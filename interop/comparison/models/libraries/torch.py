@@ -14,7 +14,7 @@ from interop._bridge.arrays import tensor_over, to_host
 from interop._torch.private_api import DispatchMode, flattened, overwrites, unflattened, version_of
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span, leaves_of
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span, filled, leaves_of
 from interop.comparison.models.model import Call, Dtype, Model, Run, cast
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
@@ -264,15 +264,15 @@ class _TorchRecorder(CallRecorder):
         self.roots.append(leaf.detach().requires_grad_())
         return self.roots[-1]
 
-    def filled(self) -> list[Layer]:
+    def filled(self) -> Sequence[Layer]:
         """Return the layers with what crossed their boundaries."""
-        for key, value in sorted(self._values.items()):
-            gradient = self._gradients.get(key)
-            if gradient is None and value.is_floating_point():
-                gradient = torch.zeros_like(value)  # none came back, so that the total does not depend on it
-            point = Point(to_host(value), None if gradient is None else to_host(gradient))
-            getattr(self.layers[key.layer], key.direction).append(point)
-        return self.layers
+        return filled(self.layers, {key: self._point(key, value) for key, value in self._values.items()})
+
+    def _point(self, key: Key, value: torch.Tensor) -> Point:
+        gradient = self._gradients.get(key)
+        if gradient is None and value.is_floating_point():
+            gradient = torch.zeros_like(value)  # none came back, so that the total does not depend on it
+        return Point(to_host(value), None if gradient is None else to_host(gradient))
 
 
 @contextlib.contextmanager
