@@ -18,7 +18,7 @@ from interop._torch.sharding import is_distributed
 from interop._transforms.jumps import Jump, places_of
 from interop._transforms.min_norm import namesakes
 from interop.native import NATIVE, losses
-from interop.native._rules.on_tie import mask_of_adaptive_pool, mask_of_numbers, mask_of_ties, numbers_on_tie
+from interop.native._rules.on_tie import can_be_compared, mask_by_numbers, mask_of_adaptive_pool, mask_of_ties
 from jaxclamp import OPS, Op
 
 
@@ -121,18 +121,18 @@ def _mask_of(op: Op) -> Callable[..., Mask]:
         return tied.signature.without_forms(tied.signature.arranged(args, kwargs))
 
     @functools.lru_cache(maxsize=256)
-    def numbers_of(args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Sequence[float] | None:
-        return numbers_on_tie(op, tied.signature.by_jax_name(slots_of(None, *args, **dict(kwargs))))
+    def known(args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> Callable[..., Mask] | None:
+        return mask_by_numbers(op, tied.signature.by_jax_name(slots_of(None, *args, **dict(kwargs))))
 
-    def mask_of(*args: Any, **kwargs: Any) -> Mask:
+    def mask_of(*args: Any, values: torch.Tensor | None = None, **kwargs: Any) -> Mask:
         # In a training the data of other calls push those of Python out of the processor's cache. Then each step in
         # Python takes three times as long, and all of `by_arguments` three quarters of the time of a count.
         x, *further = args or (None,)
         if isinstance(x, torch.Tensor) and all(isinstance(value, _LOOKED_UP) for value in (*further, *kwargs.values())):
-            numbers = numbers_of(tuple(further), tuple(kwargs.items()))
-            if numbers is not None and (mask := mask_of_numbers(x, numbers)) is not None:
-                return mask
-        return by_arguments(*args, **kwargs)
+            of_x = known(tuple(further), tuple(kwargs.items()))
+            if of_x is not None and can_be_compared([x]):
+                return of_x(x, values)
+        return by_arguments(*args, values=values, **kwargs)
 
     @_unrecorded
     def by_arguments(*args: Any, values: torch.Tensor | None = None, **kwargs: Any) -> Mask:

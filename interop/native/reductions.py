@@ -6,7 +6,6 @@ inclusive, by which the first of the tied elements gets all, so are the poolings
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,11 +21,10 @@ from interop.native._rules.reductions import Reduction, reduce
 from interop.native._rules.settled import settled
 from interop.native._rules.windows import pool
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
-from interop.native._rules.windows_stage import Pooling, adapted, is_plain
+from interop.native._rules.windows_stage import Pooling, adapted, is_plain, pooling_of
 from interop.native.decorators import public_as
 from interop.native.selection import maximum, minimum
 from jaxclamp import Convention
-from jaxclamp._rules.windows import windows_of
 
 Tensor = torch.Tensor
 Sizes = int | Sequence[int]
@@ -103,33 +101,6 @@ max = _overloaded("max", maximum, max_with_indices, amax)
 min = _overloaded("min", minimum, min_with_indices, amin)
 
 
-def _pooling(name: str, ties: Convention, x: Tensor, dims: int, window: Sequence[Any]) -> tuple[Pooling, bool]:
-    """Check the arguments of a pool; return it, and whether its window is the whole image."""
-    if not is_plain(x):  # its sizes may be symbols
-        return _pooling_of(name, ties, tuple(x.shape), dims, *window)
-    numbers = window if _CONSTANT.issuperset(map(type, window)) else map(_as_numbers, window)
-    return _cached_pooling_of(name, ties, tuple(x.shape), dims, *numbers)
-
-
-def _pooling_of(name: str, ties: Convention, shape: tuple[int, ...], dims: int, *window: Any) -> tuple[Pooling, bool]:
-    windows = windows_of(name, shape, dims, *window)
-    return Pooling(windows, ties), windows.sizes == shape[-dims:] and not any(map(any, windows.paddings))
-
-
-# Typed, since 2.0, which is refused, equals 2, and so does its hash.
-_cached_pooling_of = functools.lru_cache(maxsize=1024, typed=True)(_pooling_of)
-"""The checks take as long as torch's kernel for 1,000 elements."""
-
-_CONSTANT = frozenset((int, bool, type(None)))
-
-
-def _as_numbers(argument: Any) -> Any:
-    """Return the argument of a pool with what may change in place, lists and tensors, as tuples and numbers."""
-    if isinstance(argument, (list, tuple)):
-        return tuple(map(_as_numbers, argument))
-    return argument.item() if isinstance(argument, Tensor) and not argument.dim() else argument
-
-
 def _max_pool(name: str) -> Callable[..., Any]:
     """Publish torch's pool of that name, ``max_pool2d`` for example."""
     in_torch, dims = getattr(functional, name), int(name[-2])
@@ -156,7 +127,7 @@ def _max_pool(name: str) -> Callable[..., Any]:
         if not by_slices and (not active or ties == "inclusive"):
             return in_torch(input, *window, return_indices=return_indices)
         try:
-            pooling, is_whole = _pooling(name, ties, input, dims, window)
+            pooling, is_whole = pooling_of(name, ties, input, dims, window)
         except (TypeError, ValueError):
             called(input, True)  # torch refuses the arguments first
             raise

@@ -4,6 +4,7 @@
 has two windows. In the first both elements are the largest, so it is on a tie; the second has one that is.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +14,14 @@ from torch.nn import functional
 from interop._torch.forms import axes_of
 from interop._torch.grad_state import PLAIN_TENSORS
 from interop._torch.in_numpy import Mask, equals, equals_one_of
-from interop._torch.private_api import is_dispatch_mode_active, is_transformed
+from interop._torch.private_api import is_dispatch_mode_active, is_transformed, without_forward_mode
 from interop.native._rules.kinked import places_of_ties
 from interop.native._rules.selection import number_of_members
 from interop.native._rules.windows import windows_on_tie
 from interop.native._rules.windows_sliced import largest_by_slices, prefers_slices
-from interop.native._rules.windows_stage import Pooling, adapted, is_plain
+from interop.native._rules.windows_stage import Pooling, adapted, is_plain, pooling_of
 from jaxclamp import Op
 from jaxclamp._rules.selection import Selection
-from jaxclamp._rules.windows import windows_of
 
 
 def mask_of_ties(op: Op, arguments: Mapping[str, Any], values: torch.Tensor | None = None) -> Mask | None:
@@ -35,18 +35,15 @@ def mask_of_ties(op: Op, arguments: Mapping[str, Any], values: torch.Tensor | No
     Returns:
       The mask; None where neither can say, as of tensors without numbers.
     """
-    if not _can_be_compared([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
+    if not can_be_compared([value for value in arguments.values() if isinstance(value, torch.Tensor)]):
         return None
-    x, *parameters = (value for name, value in arguments.items() if name != "ties")
+    x, *_ = arguments.values()
     if not isinstance(x, torch.Tensor):
         return None
-    if op.name.startswith("max_pool"):
-        return _of_pool(op.name, x, parameters, values)
+    if of_x := mask_by_numbers(op, arguments):
+        return of_x(x, values)
     if op.name in _EXTREMA:
         return _of_extremum(_EXTREMA[op.name], x, arguments["axis"])
-    numbers = numbers_on_tie(op, arguments)
-    if numbers is not None:
-        return mask_of_numbers(x, numbers)
     if op.family != "selection":
         return None
     rule, operands = op.applied(**arguments)
@@ -57,17 +54,27 @@ def mask_of_ties(op: Op, arguments: Mapping[str, Any], values: torch.Tensor | No
     return number_of_members(rule, operands) > 1
 
 
-def numbers_on_tie(op: Op, arguments: Mapping[str, Any]) -> Sequence[float] | None:
-    """Return the numbers at which elements of x are on a tie, whatever x is: its kinks, or the bounds beside it.
+def mask_by_numbers(op: Op, arguments: Mapping[str, Any]) -> Callable[[torch.Tensor, torch.Tensor | None], Mask] | None:
+    """Return the function of x, and of the result if known, that says where x is on a tie, whatever its numbers are.
 
     Args:
       op: the op.
-      arguments: those that it has in torch, by jaxclamp's names.
+      arguments: those that it has in torch, by jaxclamp's names; of x itself nothing is read.
 
     Returns:
-      The numbers; None if a tie depends on something else, as of the tensors of a maximum or the windows of a pool.
+      The function; None if other tensors decide, as of a maximum, or `mask_of_ties` knows a way of its own.
     """
     _, *parameters = (value for name, value in arguments.items() if name != "ties")
+    if op.name.startswith("max_pool"):
+        return functools.partial(_of_pool, op.name, parameters)
+    numbers = _numbers_on_tie(op, arguments, parameters)
+    if numbers is None:
+        return None
+    return lambda x, _: equals_one_of(x, *numbers) if numbers else x.new_zeros((), dtype=torch.bool).expand_as(x)
+
+
+def _numbers_on_tie(op: Op, arguments: Mapping[str, Any], parameters: Sequence[Any]) -> Sequence[float] | None:
+    """Return the numbers at which elements of x are on a tie: its kinks, or the bounds beside it; None without such."""
     if op.family not in ("kinked", "selection") or any(isinstance(value, torch.Tensor) for value in parameters):
         return None
     rule, operands = op.applied(**arguments)
@@ -76,13 +83,6 @@ def numbers_on_tie(op: Op, arguments: Mapping[str, Any]) -> Sequence[float] | No
     numbers: Sequence[Any] = operands[1:]
     # Two bounds in their order tie with x alone. In another order they tie with each other, too.
     return numbers if len(numbers) < 2 or numbers[0] < numbers[1] else None
-
-
-def mask_of_numbers(x: torch.Tensor, numbers: Sequence[float]) -> Mask | None:
-    """Return where x is one of the numbers; None as `mask_of_ties` does."""
-    if not _can_be_compared([x]):
-        return None
-    return equals_one_of(x, *numbers) if numbers else x.new_zeros((), dtype=torch.bool).expand_as(x)
 
 
 _EXTREMA: Mapping[str, Callable[..., torch.Tensor]] = {
@@ -103,7 +103,7 @@ def mask_of_adaptive_pool(
     return windows_on_tie(Pooling(windows, "min_norm"), input, values)
 
 
-def _can_be_compared(tensors: Sequence[torch.Tensor]) -> bool:
+def can_be_compared(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether these are tensors of real numbers in memory, of one device, outside of transformations."""
     return (
         not is_transformed()
@@ -126,10 +126,11 @@ def _of_extremum(reduce: Callable[..., torch.Tensor], x: torch.Tensor, axis: int
     return torch.as_tensor(equals(x, reduce(x, axes, keepdim=True))).sum(axes, keepdim=True) > 1
 
 
-def _of_pool(name: str, x: torch.Tensor, window: Sequence[Any], values: torch.Tensor | None) -> Mask:
+def _of_pool(name: str, window: Sequence[Any], x: torch.Tensor, values: torch.Tensor | None) -> Mask:
     dims = int(name[-2])
-    pooling = Pooling(windows_of(name, tuple(x.shape), dims, *window), "min_norm")
-    if values is None:
-        by_slices = is_plain(x) and prefers_slices(x, dims)
-        values = largest_by_slices(pooling, x) if by_slices else getattr(functional, name)(x, *window)
-    return windows_on_tie(pooling, x, values)
+    pooling, _ = pooling_of(name, "min_norm", x, dims, window)
+    with torch.no_grad(), without_forward_mode():
+        if values is None:
+            by_slices = is_plain(x) and prefers_slices(x, dims)
+            values = largest_by_slices(pooling, x) if by_slices else getattr(functional, name)(x, *window)
+        return windows_on_tie(pooling, x, values)

@@ -10,6 +10,7 @@ ties are shared so too, unless windows have few elements. torch's kernel spends 
 Slices find the values in a tenth of that time, which leaves room to share ties.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -88,7 +89,7 @@ def largest_by_slices(pooling: Pooling, x: Tensor) -> Tensor:
     """Return the largest element of each window."""
     if are_tiles(pooling, x):
         return largest_of_tiles(pooling, x)
-    lines = _lines(pooling, x)
+    lines = _lines(pooling, x.shape[-pooling.dims :])
     if pooling.dims != 2 or not (is_plain(x) and is_channels_last(x)):
         for axis, line in enumerate(lines, -pooling.dims):
             x = _largest_along(line, axis, x, x)
@@ -119,10 +120,15 @@ def number_of_largest(pooling: Pooling, x: Tensor, values: Tensor) -> np.ndarray
     """Return how many elements of each window equal its value, none if that is NaN."""
     elements, largest = readable(x), readable(values)
     counts = np.zeros_like(largest, np.uint8)
-    for at, windows in _crossed([line.places for line in _lines(pooling, x)]):
+    for at, windows in _places(pooling, x.shape[-pooling.dims :]):
         # As numbers already, since a sum that converts truth values takes longer.
         counts[windows] += (elements[at] == largest[windows]).view(np.uint8)
     return counts
+
+
+@functools.lru_cache(maxsize=1024)
+def _places(pooling: Pooling, lengths: tuple[int, ...]) -> Sequence[Place]:
+    return _crossed([line.places for line in _lines(pooling, lengths)])
 
 
 def sliced_stages(pooling: Pooling, x: Tensor, values: Tensor, vector: Tensor) -> Sequence[Stage]:
@@ -132,7 +138,7 @@ def sliced_stages(pooling: Pooling, x: Tensor, values: Tensor, vector: Tensor) -
     """
     if are_tiles(pooling, x):
         return [tiled_stage(pooling, x, values)]
-    lines = _lines(pooling, x)
+    lines = _lines(pooling, x.shape[-pooling.dims :])
     counter = counter_of(x.dtype, math.prod(line.size for line in lines))
     if math.prod(len(line.places) for line in lines) <= _AT_ONCE:
         tied = _tied(x, values, _crossed([line.places for line in lines]))
@@ -222,9 +228,9 @@ def _tied(x: Tensor, values: Tensor, places: Sequence[Place]) -> list[Tied]:
     ]
 
 
-def _lines(pooling: Pooling, x: Tensor) -> list[_Line]:
-    """Return the windows along each axis."""
-    windows, lengths = pooling.windows, x.shape[-pooling.dims :]
+def _lines(pooling: Pooling, lengths: Sequence[int]) -> list[_Line]:
+    """Return the windows along each axis of images with these lengths."""
+    windows = pooling.windows
     if isinstance(windows, AdaptiveWindows):
         return [_adapted(length, count) for length, count in zip(lengths, windows.counts, strict=True)]
     along = zip(windows.sizes, windows.strides, windows.paddings, windows.dilations, lengths, strict=True)

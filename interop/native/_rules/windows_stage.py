@@ -1,5 +1,6 @@
 """Says what a max pool is, and a stage of its derivative, which the files ``windows_*.py`` compute in several ways."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -9,7 +10,7 @@ import torch
 from interop._torch.grad_state import PLAIN_TENSORS
 from interop._torch.private_api import is_dispatch_mode_active
 from jaxclamp._rules.conventions import Convention
-from jaxclamp._rules.windows import Windows
+from jaxclamp._rules.windows import Windows, windows_of
 
 # Of 11 binary digits, and of 8: 2**11 + 1 needs 12.
 _EXACT = {torch.float16: 2**11, torch.bfloat16: 2**8}
@@ -49,6 +50,35 @@ class Pooling(NamedTuple):
         if isinstance(self.windows, AdaptiveWindows):
             return x.numel()
         return values.numel() * math.prod(self.windows.sizes)
+
+
+def pooling_of(name: str, ties: Convention, x: torch.Tensor, dims: int, window: Sequence[Any]) -> tuple[Pooling, bool]:
+    """Check the arguments of a pool; return it, and whether its window is the whole image."""
+    if not is_plain(x):  # its sizes may be symbols
+        return _pooling_of_numbers(name, ties, tuple(x.shape), dims, *window)
+    numbers = window if _CONSTANT.issuperset(map(type, window)) else map(_as_numbers, window)
+    return _cached_pooling_of(name, ties, tuple(x.shape), dims, *numbers)
+
+
+def _pooling_of_numbers(
+    name: str, ties: Convention, shape: tuple[int, ...], dims: int, *window: Any
+) -> tuple[Pooling, bool]:
+    windows = windows_of(name, shape, dims, *window)
+    return Pooling(windows, ties), windows.sizes == shape[-dims:] and not any(map(any, windows.paddings))
+
+
+# Typed, since 2.0, which is refused, equals 2, and so does its hash.
+_cached_pooling_of = functools.lru_cache(maxsize=1024, typed=True)(_pooling_of_numbers)
+"""The checks take as long as torch's kernel for 1,000 elements."""
+
+_CONSTANT = frozenset((int, bool, type(None)))
+
+
+def _as_numbers(argument: Any) -> Any:
+    """Return the argument of a pool with what may change in place, lists and tensors, as tuples and numbers."""
+    if isinstance(argument, (list, tuple)):
+        return tuple(map(_as_numbers, argument))
+    return argument.item() if isinstance(argument, torch.Tensor) and not argument.dim() else argument
 
 
 class Stage(Protocol):
