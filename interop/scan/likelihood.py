@@ -50,17 +50,14 @@ def rounds(source: Source, node: ast.expr) -> bool:
     match node:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             # In either order: ``(round(x) - x).detach() + x`` is as usual.
-            return any(source.stopped(source.assigned(s)) and _calls_rounding(source, s) for s in (left, right))
+            return any(
+                source.stopped(source.assigned(s)) and source.functions(source.within(s)) & FLAT for s in (left, right)
+            )
         case ast.Call():
             called = source.call(node)
             name = ast.unparse(node.func).lower()
             return not (called and called.function in FLAT) and _BY_HAND.search(name) is not None
     return False
-
-
-def _calls_rounding(source: Source, node: ast.expr) -> bool:
-    calls = (source.call(inner) for inner in source.within(node))
-    return any(call is not None and call.function in FLAT for call in calls)
 
 
 def _are_codes(source: Source, bounds: Sequence[ast.expr]) -> bool:

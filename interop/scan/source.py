@@ -12,7 +12,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 _SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -235,6 +235,10 @@ class Source:
             pending += ast.iter_child_nodes(inner)
             if isinstance(inner, ast.Name) and (value := self.assigned(inner)) is not inner:
                 pending.append(value)
+
+    def functions(self, nodes: Iterable[ast.AST]) -> set[str]:
+        """Return the last parts of the names of the functions that are called, among these nodes."""
+        return {call.function for call in map(self.call, nodes) if call is not None}
 
     def has_gradient(self, node: ast.AST) -> bool:
         """Say whether a gradient may flow through an expression, as far as the source tells."""

@@ -22,7 +22,8 @@ def findings(source: Source, node: ast.AST) -> Iterator[Finding]:
                             yield Finding.at(source, node, "straight-through", what, "likely", _CURE)
         case ast.FunctionDef(name="backward") if source.is_function_of_autograd(node):
             forward = source.enclosing_class(node)
-            masks = [inner for inner in ast.walk(node) if isinstance(inner, ast.Compare) and _is_order(inner)]
+            compares = [inner for inner in ast.walk(node) if isinstance(inner, ast.Compare)]
+            masks = [m for m in compares if all(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in m.ops)]
             if masks and forward is not None and _clamps(source, forward):
                 is_strict = isinstance(masks[0].ops[0], ast.Lt | ast.Gt)
                 what = f"the derivative of a clamp by hand, which is {'0' if is_strict else '1'} on this bound"
@@ -35,9 +36,4 @@ def _clamps(source: Source, node: ast.AST, before: ast.expr | None = None) -> bo
     # With x = clamp(w), x + (round(x) - x).detach() reads a clamp twice, and goes straight through a rounding alone.
     if before is not None:
         inner -= set(source.within(before))
-    calls = map(source.call, inner)
-    return any(call is not None and call.function in _CLAMPS for call in calls)
-
-
-def _is_order(node: ast.Compare) -> bool:
-    return all(isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops)
+    return not _CLAMPS.isdisjoint(source.functions(inner))

@@ -161,7 +161,9 @@ def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
     # definition from differences of values, which are right to some 1e-4 of the slope.
     relative, absolute = 4 * float(jnp.finfo(dtype).eps), 1e-3
     answers: list[list[Answer]] = [[] for _ in all_cases]
-    for i, spelling, gradient in _gradients(op, unanswered, frameworks):
+    spellings = _spellings(op, frameworks)
+    pairs = [(i, spelling) for i, row in enumerate(unanswered) for spelling in spellings if spelling.takes(op, row)]
+    for (i, spelling), gradient in zip(pairs, _gradients(unanswered, pairs), strict=True):
         # Only of the same function a gradient can agree, and the value tells whether it is the same: some clips are
         # another function with min > max.
         value, expected = defined[i]
@@ -179,23 +181,17 @@ def _rows(op: Op, dtype: str, frameworks: Collection[str]) -> Iterator[Row]:
         yield row if row.agrees else replace(row, answers=tuple(_explained(row.answers, next(alternatives), relative)))
 
 
-def _gradients(
-    op: Op, rows: Sequence[Row], frameworks: Collection[str]
-) -> Iterator[tuple[int, _Spelling, Gradient | Refusal]]:
-    """Yield what each spelling, in its order, answers in each of the rows that it has the parameters for.
+def _gradients(rows: Sequence[Row], pairs: Sequence[tuple[int, _Spelling]]) -> list[Gradient | Refusal]:
+    """Return what spellings answer in rows, by their numbers.
 
-    All rows are asked at once, as frameworks answer those of one function in a batch, compiled once.
+    All are asked at once, as frameworks answer the questions of one function in a batch, compiled once.
     """
-    spellings = _spellings(op, frameworks)
-    pairs = [(i, spelling) for i, row in enumerate(rows) for spelling in spellings if spelling.takes(op, row)]
-    answers: dict[tuple[int, str], Gradient | Refusal] = {}
-    for framework in dict.fromkeys(spelling.differentiated_by for spelling in spellings):
-        by_framework = [(i, spelling) for i, spelling in pairs if spelling.differentiated_by is framework]
-        questions = [rows[i].question(spelling.function) for i, spelling in by_framework]
-        for (i, spelling), answer in zip(by_framework, framework.gradients(questions, rows[0].dtype), strict=True):
-            answers[i, spelling.name] = answer
-    for i, spelling in pairs:
-        yield i, spelling, answers[i, spelling.name]
+    answers: dict[int, Gradient | Refusal] = {}
+    for framework in dict.fromkeys(spelling.differentiated_by for _, spelling in pairs):
+        asked = [k for k, (_, spelling) in enumerate(pairs) if spelling.differentiated_by is framework]
+        questions = [rows[i].question(spelling.function) for i, spelling in map(pairs.__getitem__, asked)]
+        answers |= zip(asked, framework.gradients(questions, rows[0].dtype), strict=True)
+    return [answers[k] for k in range(len(pairs))]
 
 
 def _explained(answers: Iterable[Answer], alternatives: Mapping[str, Array], relative: float) -> Iterator[Answer]:
@@ -216,14 +212,15 @@ def _alternatives(op: Op, rows: Sequence[Row]) -> list[dict[str, Array]]:
         "jax": lambda ties, arguments: op.function(**arguments, ties=ties),
     }
     alternatives: list[dict[str, Array]] = [{} for _ in rows]
-    for framework, function in under.items():
+    for framework, function in under.items() if op.has_conventions else ():
         # One function for each convention, as questions of the same function are asked in a batch.
-        functions = {ties: functools.partial(function, ties) for ties in CONVENTIONS if ties != "min_norm"}
-        pairs = [(i, ties) for i, known in enumerate(alternatives) for ties in functions if ties not in known]
-        if op.has_conventions and pairs:
-            questions = [rows[i].question(functions[ties]) for i, ties in pairs]
-            answers = load(framework).gradients(questions, rows[0].dtype)
-            for (i, ties), answer in zip(pairs, answers, strict=True):
-                if isinstance(answer, Gradient):
-                    alternatives[i][ties] = flattened(answer.by_argument, rows[i].active)
+        spellings = [
+            _Spelling(framework, ties, functools.partial(function, ties), load(framework))
+            for ties in CONVENTIONS
+            if ties != "min_norm"
+        ]
+        pairs = [(i, s) for i, known in enumerate(alternatives) for s in spellings if s.name not in known]
+        for (i, spelling), answer in zip(pairs, _gradients(rows, pairs), strict=True):
+            if isinstance(answer, Gradient):
+                alternatives[i][spelling.name] = flattened(answer.by_argument, rows[i].active)
     return alternatives

@@ -138,20 +138,21 @@ class Torch(Model):
 
     def ties(self, span: Span) -> TieReport:
         tensors = {name: tensor_over(np.array(value)) for name, value in self.values.items()}
-        with torch.no_grad(), ties() as counted:
-            reports: dict[Moment, TieReport] = {}
-            recorder = CallRecorder(lambda key, leaf: None, lambda moment: reports.__setitem__(moment, counted.report))
-            self._call_recorded(recorder, tensors, self.inputs)
-        # Counts grow while the model runs: those of a span are what was counted up to its end, less what was up to
-        # its begin.
-        begin, end = (reports[moment].lines for moment in span)
-        earlier = {line.site: (line.elements, line.tied) for line in begin}
-        lines = []
-        for line in end:
-            elements, tied = earlier.get(line.site, (0, 0))
-            if line.elements > elements:
-                module = line.module.removeprefix("model").removeprefix(".")  # `_Called` has the model by that name
-                lines.append(line._replace(module=module, elements=line.elements - elements, tied=line.tied - tied))
+        begin, end = span
+        counted = ties()
+
+        def at_moment(moment: Moment) -> None:
+            if moment == begin:
+                counting.enter_context(counted)
+            if moment == end:
+                counting.close()
+
+        with torch.no_grad(), contextlib.ExitStack() as counting:
+            self._call_recorded(CallRecorder(lambda key, leaf: None, at_moment), tensors, self.inputs)
+        # `_Called` has the model by that name.
+        lines = [
+            line._replace(module=line.module.removeprefix("model").removeprefix(".")) for line in counted.report.lines
+        ]
         return TieReport(tuple(lines))
 
 
