@@ -43,6 +43,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _slope(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """Return how the results of ``fun`` move, by forward mode."""
+    return jax.jvp(fun, primals, tangents)[1]
+
+
+def _slope_by_pullback(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """Return how the floats that ``fun`` returns move as its pullback says: the transpose of that is the derivative."""
+
+    def floats(*operands: Any) -> dict[int, Any]:
+        return {i: y for i, y in enumerate(fun(*operands)) if jnp.issubdtype(y.dtype, jnp.inexact)}
+
+    results, pull = jax.vjp(floats, *primals)
+    (slopes,) = jax.linear_transpose(pull, results)(tuple(tangents))
+    return slopes
+
+
 class DecidedProgram(Generic[P, R]):
     """A function whose choices are decided by the tangents in forward mode."""
 
@@ -145,24 +161,27 @@ class DecidedProgram(Generic[P, R]):
     def _decided(self, program: Callable[..., Any]) -> Callable[..., Any]:
         return transformed(program, self._replace)
 
-    def _moved(self, fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
-        """Return how the result of ``fun`` moves.
+    def _moved(self, fun: Callable[..., Any], primals: Any, tangents: Any, slope: Callable[..., Any] = _slope) -> Any:
+        """Return how the result of ``fun`` moves, by forward mode or as another ``slope`` says.
 
         Unless that is a result, it has no derivative: so a kernel, or a callback in a rule, needs no second one.
         """
         if self._for_gradient:
             primals, tangents = jax.lax.stop_gradient((primals, tangents))
-        return jax.jvp(fun, primals, tangents)[1]
+        return slope(fun, primals, tangents)
 
     def _moving(self, eqn: JaxprEqn) -> Callable[..., Any]:
         """Return a call of a function with its own rule; in forward mode, the function's body is differentiated.
 
-        In reverse mode the author's rule still counts.
+        Where that stands still between jumps, as one that rounds or bisects, it moves as the author's rule says. In
+        reverse mode the rule counts everywhere.
         """
         call = computed(eqn)
         body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
         moving = jax.custom_jvp(call)
         matters = not any(eqn is candidate for candidate in self._without_choices_behind)
+        may_stand_still = high_level(eqn) is not None or any(chooses(x) and jumps(x) for x in equations(eqn))
+        by_rule = _slope if _has_own_rule(eqn) else self._decided(_slope_by_pullback)
 
         # What stands still gets no tangent, as in JAX: a rule in it may refuse any.
         @functools.partial(moving.defjvp, symbolic_zeros=True)
@@ -185,10 +204,18 @@ class DecidedProgram(Generic[P, R]):
                     "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
                 )
                 raise
-            if matters and eqn.primitive is p.custom_vjp_call_p:
-                opened = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), _without_own_vjp)
-                if _stands_still(of_active(opened), active, list(along.values())):
-                    warn(place(eqn), STRAIGHT_THROUGH)
+            if may_stand_still:
+                try:
+                    slopes = self._moved(of_active(call), active, list(along.values()), by_rule)
+                except Exception:  # the rule is not linear, for example, and so has no transpose
+                    opened = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), _without_own_vjp)
+                    if matters and _stands_still(of_active(opened), active, list(along.values())):
+                        warn(place(eqn), STRAIGHT_THROUGH)
+                else:
+                    moved = [
+                        v if v.dtype == jax.dtypes.float0 else jnp.where(v == 0, slopes[i], v)
+                        for i, v in enumerate(moved)
+                    ]
             return call(*primals), moved
 
         return moving
@@ -204,8 +231,10 @@ def _is_replaced(eqn: JaxprEqn) -> bool:
 
 def _has_own_rule(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` calls a function with a rule for forward mode: a high-level primitive may have one too."""
-    moves = any(is_floating(var.aval) for var in eqn.outvars)
-    return eqn.primitive is p.custom_jvp_call_p or (high_level(eqn) is not None and moves)
+    called, moves = high_level(eqn), any(is_floating(var.aval) for var in eqn.outvars)
+    # What the rule of `jax.lax.custom_root` calls in JAX 0.12 is a derivative, whose value chooses: it is opened.
+    is_derivative = type(called).__name__ == "_RootLinearMap"
+    return eqn.primitive is p.custom_jvp_call_p or (called is not None and moves and not is_derivative)
 
 
 def _function(eqn: JaxprEqn) -> str:

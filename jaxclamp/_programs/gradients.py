@@ -39,14 +39,15 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     number. They are decided in all that `min_norm` reaches into, in functions given to `jax.lax.reduce` and
     ``reduce_window``, in the operator of a linear solve, in a ``custom_vmap``, and in the rules of a ``custom_jvp``,
     which are their author's word else. What such a rule asks of the function itself moves as the function does. A
-    ``custom_vjp`` is opened. Where the function itself jumps, the derivative is that of the piece beyond the jump.
+    ``custom_vjp`` is opened; where it stands still between jumps, as one that rounds or bisects, it moves as its rule
+    says. Where the function itself jumps, the derivative is that of the piece beyond the jump.
 
     Taken as they are at x: ``reduce_precision``, ``frexp`` and the other bits of a number, ``approx_max_k``, callbacks,
     ``stop_gradient``, what is inside ``pallas_call``, ``run_state`` and ``ffi_call``, discrete results of a
     ``custom_jvp``, the order of complex numbers and the side of a branch cut, as of ``sqrt(-1 + 0j)``, and what Python
     decides. A `jaxclamp.UndecidedWarning` names the line where the derivative depends on choices of ``approx_max_k``,
-    ``pallas_call`` or ``run_state``, or a choice on a ``custom_vjp`` whose function is constant between jumps, such as
-    a straight-through estimator: forward mode sees that it stands still.
+    ``pallas_call`` or ``run_state``, or a choice on a ``custom_vjp`` whose function is constant between jumps and whose
+    rule is not linear, such as a straight-through estimator that clips the gradient.
 
     A choice between operands that are equal and move alike is settled by higher derivatives, which are not looked at:
     ``where(x * x > 0, x, -x)`` at 0 goes wrong. Where the slope of one of them is NaN, as of ``sqrt(x) ** 2`` at 0, a

@@ -25,8 +25,15 @@ _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parent
 
 
 def place(eqn: JaxprEqn) -> tuple[str, int]:
-    """Return the file and the line of ``eqn`` in the user's code."""
-    file, line = innermost((frame.file_name, frame.line_num) for frame in frames(eqn))
+    """Return the file and the line of ``eqn`` in the user's code; if there is none, that of the function it calls.
+
+    No line of the user's calls the custom_vjp f in ``jax.jit(f)``.
+    """
+    lines = [(frame.file_name, frame.line_num) for frame in frames(eqn)]
+    if body := eqn.params.get("call_jaxpr"):
+        definition = re.search(r" at (.+):(\d+)$", body.jaxpr.debug_info.func_src_info or "")
+        lines += [(definition[1], int(definition[2]))] if definition else []
+    file, line = innermost(lines)
     return file, line or 0
 
 

@@ -288,16 +288,20 @@ def _squared_size(real: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
 
 
 def _scaled(square: JaxprEqn, makers: _Makers) -> list[JaxprEqn]:
-    """Return the equation of ``c * x``, x as its first operand, if ``square`` is ``(c * x) * x`` for a number c."""
-    if square.primitive is not p.mul_p:
+    """Return the equations of ``c * x``, x as their first operand, if ``square`` is ``(c * x) * x`` or has two such."""
+    if square.primitive is not p.mul_p or square.invars[0] is square.invars[1]:
         return []
-    for product, x in (square.invars, square.invars[::-1]):
-        scaling = _maker(product, makers) if isinstance(x, Var) else None
-        if scaling is None or scaling.primitive is not p.mul_p:
-            continue
-        for number, factor in (scaling.invars, scaling.invars[::-1]):
-            if _is_number(number, makers, _is_weight) and _are_same((factor, x), makers):
-                return [scaling.replace(invars=[x, number])]
+
+    def readings(factor: Any) -> list[tuple[Any, list[Any]]]:
+        """Return ``factor``, and if it is ``c * x`` for a number c, the x, with the equation and c."""
+        scaling = _maker(factor, makers)
+        pairs = (scaling.invars, scaling.invars[::-1]) if scaling and scaling.primitive is p.mul_p else ()
+        weighted = [(x, [(scaling, number)]) for number, x in pairs if _is_number(number, makers, _is_weight)]
+        return [(factor, []), *weighted]
+
+    for (x, first), (y, second) in itertools.product(*map(readings, square.invars)):
+        if isinstance(x, Var) and _are_same((x, y), makers):
+            return [scaling.replace(invars=[y if first else x, number]) for scaling, number in first + second]
     return []
 
 

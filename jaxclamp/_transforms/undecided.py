@@ -20,9 +20,9 @@ UNDECIDED: Mapping[str, str] = {
 NOT_ENTERED = "choices in a program that it calls are taken as they fall at the point"
 """What the warning says of a primitive that is not JAX's, such as that of a linear solve in lineax."""
 STRAIGHT_THROUGH = (
-    "the function of a jax.custom_vjp is constant between jumps, as one that rounds: it stands still for the choices "
-    "behind it, whatever gradient its rule passes; a straight-through estimator that is written as "
-    "x + stop_gradient(round(x) - x) moves as its gradient says"
+    "the function of a jax.custom_vjp is constant between jumps, as one that rounds, and its rule has no transpose, as "
+    "one that is not linear: the function stands still for the choices behind it; a straight-through estimator that is "
+    "written as x + stop_gradient(round(x) - x) moves as its gradient says"
 )
 ASKS_FOR_ITSELF = (
     "the rule of a jax.custom_jvp asks for the result of the function, into which forward mode cannot look; a choice "

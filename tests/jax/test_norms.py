@@ -173,7 +173,9 @@ def abs_sq(x: jax.Array) -> jax.Array:
 
 BY_SUMS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "a root of a sum": lambda x: jnp.sqrt(sum((x[0] ** 2 / 2, 0.5 * x[0] ** 2, x[1] * x[1]))),
-    "a root of scaled squares": lambda x: jnp.sqrt(x[0] * (0.5 * x[0]) + 2 * x[0] * x[0] / 4 + 4 * x[1] * x[1] / 4),
+    "a root of scaled squares": lambda x: jnp.sqrt(
+        (x[0] * 0.5) * (2 * x[0]) * 0.5 + 2 * x[0] * x[0] / 4 + 4 * x[1] * x[1] / 4
+    ),
     "a root of an inner product": lambda x: jnp.sqrt(x @ x),
     "a root beside a square of 0": lambda x: jnp.sqrt(sum(abs_sq(each) for each in x)),
     "a masked root": lambda x: jnp.sqrt(jnp.sum(jnp.where(~(x > 9), x * x, 0.0))),

@@ -436,7 +436,7 @@ BY_ITS_AUTHOR = {name for name in PROGRAMS if "straight through" in name} | {"cu
 COARSE = {"float32"}
 """Programs with few digits."""
 
-WARNED = ("approx_max_k", "straight through by custom_vjp, then clip", "custom_jvp, of a callback")
+WARNED = ("approx_max_k", "custom_jvp, of a callback")
 REFUSED = {
     "while_loop": "Try using lax.scan",
     "pallas_call": "does not support reverse-mode autodiff",
@@ -459,6 +459,9 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
     ),
     "`grad` takes that of a `custom_vjp` or `custom_jvp`, such as of a straight-through estimator, as it is.": (
         *("straight through, clipped in its rule", "custom_vjp, of relu", "custom_vjp, of abs"),
+    ),
+    "Where the function stands still between jumps, as one that rounds, fires or bisects, it moves as its rule says.": (
+        "straight through by custom_vjp, then clip",
     ),
     "Written as `x + stop_gradient(round(x) - x)` a straight-through estimator moves as its gradient says": (
         "straight through, then clip",

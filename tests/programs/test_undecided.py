@@ -41,10 +41,11 @@ def warned(call: Callable[[], object]) -> list[tuple[str, int]]:
 
 @jax.custom_vjp
 def rounded(x: jax.Array) -> jax.Array:
+    """A straight-through estimator whose rule is not linear, so that it does not say how the result moves."""
     return jnp.round(jnp.clip(x, -4.0, 4.0))
 
 
-rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
+rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (jnp.clip(cotangent, -1.0, 1.0),))
 
 
 @jax.custom_jvp
@@ -111,7 +112,7 @@ def spike(x: jax.Array) -> jax.Array:
     return (x > 0).astype(x.dtype)
 
 
-spike.defvjp(lambda x: (spike(x), x), lambda x, cotangent: (cotangent / (1 + jnp.abs(x)) ** 2,))
+spike.defvjp(lambda x: (spike(x), x), lambda x, cotangent: (jnp.tanh(cotangent) / (1 + jnp.abs(x)) ** 2,))
 
 
 @jax.custom_vjp
@@ -125,16 +126,72 @@ def halved_until_near(x: jax.Array) -> jax.Array:
     return sum(lax.fori_loop(0, 9, step, (jnp.full_like(x, -8.0), jnp.full_like(x, 8.0)))) / 2
 
 
-halved_until_near.defvjp(lambda x: (halved_until_near(x), None), lambda _, cotangent: (cotangent,))
+halved_until_near.defvjp(lambda x: (halved_until_near(x), None), lambda _, cotangent: (jnp.clip(cotangent, -1.0, 1.0),))
 
 
 @pytest.mark.parametrize("function", [spike, halved_until_near])
-def test_functions_that_are_constant_between_jumps(function: Function) -> None:
+def test_functions_that_are_constant_between_jumps(function: Any) -> None:
     def largest(x: jax.Array) -> jax.Array:
         return jnp.max(function(x))
 
     assert warned(lambda: jaxclamp.grad(largest)(X)) == [(__file__, line_of(largest, "max"))]
     assert warned(lambda: jaxclamp.grad(lambda x: jnp.sum(function(x)))(X)) == []
+    # No line of the user's calls it there: so its own is named.
+    bare = jax.jit(function)
+    (place,) = warned(lambda: jaxclamp.grad(lambda x: jnp.max(bare(x)))(X))
+    assert place == (__file__, inspect.getsourcelines(function.fun)[1])
+
+
+@jax.custom_vjp
+def partly_rounded(x: jax.Array) -> Any:
+    return jnp.concatenate([jnp.round(x[:1]), 2 * x[1:]]), jnp.floor(x).astype(int)
+
+
+partly_rounded.defvjp(
+    lambda x: (partly_rounded(x), None), lambda _, cotangents: (cotangents[0] * jnp.array([1.0, 2.0]),)
+)
+
+
+@jax.custom_vjp
+def root_and_error(x: jax.Array) -> Any:
+    """The root of y = x, with what it leaves, which moves as x does."""
+    root = bisected(lambda y: y - x)
+    return root, root - x
+
+
+root_and_error.defvjp(lambda x: (root_and_error(x), None), lambda _, cotangents: (cotangents[0],))
+
+
+def bisected(function: Any, _: Any = None) -> jax.Array:
+    def step(_: int, bounds: Any) -> Any:
+        is_low = function(sum(bounds) / 2) < 0
+        return jnp.where(is_low, sum(bounds) / 2, bounds[0]), jnp.where(is_low, bounds[1], sum(bounds) / 2)
+
+    return lax.fori_loop(0, 9, step, (jnp.float32(-8.0), jnp.float32(8.0)))[1]
+
+
+def implicit_root(x: jax.Array) -> jax.Array:
+    """The y of y + jax.nn.relu(y) = x, whose slope is 1/2 above 0."""
+    root: jax.Array = lax.custom_root(
+        lambda y: y + jax.nn.relu(y) - x, jnp.float32(0.0), bisected, lambda slope, y: y / slope(1.0)
+    )
+    return root
+
+
+def test_what_stands_still_moves_as_its_rule_says() -> None:
+    def parts(x: jax.Array) -> jax.Array:
+        return jax.nn.relu(partly_rounded(x)[0]).sum()
+
+    for v in (1.0, -1.0):
+        direction, moves = jnp.array([v, v]), max(v, 0.0)
+        assert jaxclamp.directional_derivative(parts, (jnp.zeros(2),), (direction,))[1] == 3 * moves
+        assert jaxclamp.grad(parts, direction=direction)(jnp.zeros(2)).tolist() == [moves, 2 * moves]
+        for function, slope in ((lambda x: root_and_error(x)[0], 1.0), (implicit_root, 0.5)):
+            program = lambda x, function=function: jax.nn.relu(function(x))  # noqa: E731
+            _, derivative = jaxclamp.directional_derivative(program, (0.0,), (v,))
+            assert derivative == jaxclamp.grad(program, direction=v)(0.0) == slope * moves
+    twice = lambda x: jaxclamp.directional_derivative(lambda x: partly_rounded(x)[0] ** 3, (x,), (x,))[1]  # noqa: E731
+    assert jaxclamp.directional_derivative(twice, (jnp.ones(2),), (jnp.ones(2),))[1].tolist() == [9.0, 72.0]
 
 
 library_call = Primitive("library_call")
