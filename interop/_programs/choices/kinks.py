@@ -12,7 +12,9 @@ from interop._programs.dual_fast_paths import FastPaths
 from interop._programs.order import may_be_at, value_and_tangent
 from interop._torch.autocast import autocast
 from interop._torch.forms import overwrite
+from interop._torch.in_numpy import is_any
 from interop.native._rules.kinked import aligned, pieces_that_meet
+from interop.native._rules.windows_stage import is_plain
 
 Tensor = torch.Tensor
 Function: TypeAlias = Callable[[Tensor], Tensor]
@@ -32,6 +34,8 @@ def at_kinks(in_torch: Function, kinks: Sequence[PiecesAtKink], x: Tensor) -> Te
         value, tangent = value_and_tangent(x)
         # Where x stands still, either piece has the tangent 0: torch's own slope stays.
         at_place = (value == place) & (tangent != 0)
+        if is_plain(value) and not is_any(at_place):
+            continue
         near = torch.where(at_place, x, place)  # a piece may overflow elsewhere
         # The pieces are written with numbers, beside which a dual tensor is slow.
         with FastPaths():
