@@ -126,7 +126,7 @@ def audit(
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = Watching(differentiated_by(changed), uncovered_losses(changed))
     arguments = jax.tree.map(_to_tensor, inputs)
-    states = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    on_cpu, on_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     total = _total(fun, arguments, before, watching)
     gradients = _gradients(total, watching)
     calls = [call for call in watching.calls if call.cotangents]
@@ -138,19 +138,12 @@ def audit(
     elif total is None or gradients is None:
         effect, no_effect = None, "the function differentiates by itself; audit one that returns the loss"
     else:
-        with _random_numbers(*states):
+        with torch.random.fork_rng(range(len(on_gpus))):  # with the random numbers of the first run
+            torch.set_rng_state(on_cpu)
+            torch.cuda.set_rng_state_all(on_gpus)
             again = _total(fun, arguments, after, contextlib.nullcontext())
         effect, no_effect = _effect(total, gradients, again, arguments)
     return Audit(before, after, changes, lines, probed, effect, no_effect, probe, note)
-
-
-@contextlib.contextmanager
-def _random_numbers(on_cpu: torch.Tensor, on_gpus: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Enter a block with the random numbers that follow these states; those behind it are as if it had not been."""
-    with torch.random.fork_rng(range(len(on_gpus))):
-        torch.set_rng_state(on_cpu)
-        torch.cuda.set_rng_state_all(on_gpus)
-        yield
 
 
 def _gradients(total: torch.Tensor | None, watching: Watching) -> dict[torch.Tensor, torch.Tensor] | None:

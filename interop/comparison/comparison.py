@@ -174,7 +174,10 @@ class Comparison:
                 f"{listed(by_finding['port'])}. {cause}"
             ]
         elif by_finding["ties"]:
-            causes = "by convention alone, at ties or at NaN" if self._has_nan else "because of ties alone"
+            # At a NaN, in what the functions were given or answered, conventions may differ too.
+            answers = [*self.first.unmodified.values(), *self.second.unmodified.values()]
+            has_nan = self.first.given_nan or any(bool((array != array).any()) for array in answers)
+            causes = "by convention alone, at ties or at NaN" if has_nan else "because of ties alone"
             sentences = [f"they disagree {causes}."]
         else:
             sentences = [
@@ -192,12 +195,6 @@ class Comparison:
         if self.probed:
             sentences.append(str(self.probed))
         return " ".join(sentences)
-
-    @property
-    def _has_nan(self) -> bool:
-        """Whether there is a NaN in what the functions were given or answered, at which conventions may differ too."""
-        answers = [*self.first.unmodified.values(), *self.second.unmodified.values()]
-        return self.first.given_nan or any(bool((array != array).any()) for array in answers)
 
     def _answers_twice(self, side: Recording, label: str) -> bool:
         """Say whether a value is the same under min_norm, with other random numbers; a derivative may not be."""

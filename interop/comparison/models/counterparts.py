@@ -65,7 +65,10 @@ def counterparts_of(first: Model, second: Model, override: Override) -> Counterp
         return numbers[i if i in numbers else matched_parent(first.layers, i, numbers)]
 
     to_last = None if first.channels_last == second.channels_last else first.channels_last
-    images = tuple(_images_of(first, second, to_last))
+    # Those that both models flatten, in this order, if their channels lie in different places. With one channel, or at
+    # one place alone, the numbers have the same order in both.
+    flattened = () if to_last is None else (first if to_last else second).flattened_shapes
+    images = tuple(Image(axes, bool(to_last)) for axes in flattened if axes[-1] > 1 and math.prod(axes[:-1]) > 1)
     # Until the models run, the last image of the right size is taken for flattened; `bind` asks the inputs of the
     # layers.
     pairs = tuple(replace(pair, image=pair.possible_images(images)[-1]) for pair in mapping.pairs)
@@ -367,12 +370,3 @@ def _refuse_unpaired(first: Model, second: Model, pairs: Iterable[Pair], alone: 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(length for length in shape if length != 1)
-
-
-def _images_of(first: Model, second: Model, to_last: bool | None) -> list[Image]:
-    """Return the images that both models flatten, in this order, if their channels lie in different places."""
-    if to_last is None:
-        return []
-    shapes = (first if to_last else second).flattened_shapes
-    # With one channel, or at one place alone, the numbers have the same order in both.
-    return [Image(axes, to_last) for axes in shapes if axes[-1] > 1 and math.prod(axes[:-1]) > 1]

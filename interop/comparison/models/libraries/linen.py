@@ -1,7 +1,7 @@
 """Modules of Flax linen: bound to their variables, or with the shapes of those that they would be initialized to."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -40,14 +40,6 @@ class Linen(JaxModel):
 
     layout = staticmethod(layout_of)
 
-    def _apply(self, values: Mapping[str, Any], inputs: Sequence[Any]) -> tuple[Any, Any]:
-        """Return the result, and the collections that the call changes."""
-        variables = unflatten_dict({path: values.get(name, leaf) for name, (path, leaf) in self._places.items()})
-        mutable = [collection for collection in variables if collection != "params"]
-        apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, self._unbound, mutable=mutable)
-        # A single key is that of all random numbers, whatever their name.
-        return apply(variables, *inputs, rngs=jax.random.key(0))
-
     def run(self, recorder: CallRecorder, values: Values, inputs: Sequence[Any], dtype: Dtype) -> tuple[Any, Values]:
         def describe(module: Any) -> tuple[str, Any]:
             fields = {name: getattr(module, name, None) for name in module.__dataclass_fields__}
@@ -57,8 +49,12 @@ class Linen(JaxModel):
             compute_in(dtype, context.module)
             return next_function(*args, **kwargs)
 
+        variables = unflatten_dict({path: values.get(name, leaf) for name, (path, leaf) in self._places.items()})
+        mutable = [collection for collection in variables if collection != "params"]
+        apply: Callable[..., tuple[Any, Any]] = nn.apply(self.call, self._unbound, mutable=mutable)
         with nn.intercept_methods(in_dtype), nn.intercept_methods(interceptor(recorder, describe)):
-            result, changed = self._apply(values, inputs)
+            # A single key is that of all random numbers, whatever their name.
+            result, changed = apply(variables, *inputs, rngs=jax.random.key(0))
         return result, {name: leaf for name, _, leaf in _named(changed) if name in values}
 
 
