@@ -263,8 +263,9 @@ class _Pair:
         severity = _severity(comparison)
         if severity > 1:  # a bug shows already, and the inputs of the caller are simpler to look at than drawn ones
             return comparison
-        # 0 is a bound of functions whose programs hold no number, such as jnp.abs.
-        bounds = {0.0, *self.first.bounds(), *self.second.bounds()}
+        bounds = {0.0}  # that of functions whose programs hold no number, such as jnp.abs
+        for side in (self.first, self.second):
+            bounds |= side.frameworks[0].bounds(side.function, side.arrays)
         # Ties that show already, severity 1, need no draw that shows ties.
         probed = search(self.first.arrays, bounds, probe, self._severity_at, severity + 1)
         if probed.case:

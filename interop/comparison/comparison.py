@@ -22,7 +22,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from interop.comparison.format_leaves import cures_of, in_words, markdown_of, table_of
+from interop.comparison.format_leaves import in_words, markdown_of, table_of
 from interop.comparison.leaves import (
     ROUNDING,
     Allowed,
@@ -228,7 +228,14 @@ class Comparison:
 
     def cures(self, allow: Collection[Allowed] = ROUNDING) -> list[str]:
         """Say what to do about the leaves in which the functions do not agree."""
-        return cures_of(disagreeing) if (disagreeing := self.disagreeing(allow)) else []
+        findings = {leaf.finding for leaf in self.disagreeing(allow)}
+        cures = []
+        if "ties" in findings:
+            cures.append("jaxclamp.ties and interop.ties name the lines with ties; the min_norm of both removes them.")
+        if findings and findings <= {"ties", "rounding"}:
+            allowed = ", ".join(map(repr, get_args(Allowed)))
+            cures.append(f"To let that pass: assert_agree(allow=({allowed})), on the command line --allow.")
+        return cures
 
     def __str__(self) -> str:
         return "\n".join([self._title, self.verdict, *map(in_words, self.disagreeing())])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from interop.comparison.leaves import Allowed, Finding, Leaf
+from interop.comparison.leaves import Finding, Leaf
 from jaxclamp._shared.tables import markdown_table, rich_table
 
 if TYPE_CHECKING:
@@ -61,15 +61,3 @@ def in_words(leaf: Leaf) -> str:
 
 def _finding(leaf: Leaf) -> str:
     return f"{leaf.finding}: {leaf.mismatch}" if leaf.mismatch else leaf.finding
-
-
-def cures_of(disagreeing: Collection[Leaf]) -> list[str]:
-    """Say what to do about the findings."""
-    findings = {leaf.finding for leaf in disagreeing}
-    cures = []
-    if "ties" in findings:
-        cures.append("jaxclamp.ties and interop.ties name the lines with ties; the min_norm of both removes them.")
-    if findings <= {"ties", "rounding"}:
-        allow = ", ".join(repr(finding) for finding in get_args(Allowed))
-        cures.append(f"To let that pass: assert_agree(allow=({allow})), on the command line --allow.")
-    return cures

@@ -149,11 +149,6 @@ class Computation:
             min_norm = self._answers(framework, framework.reseeded(framework.min_norm(self.function)))
         return Recording(self.name, framework.version, inputs, unmodified, min_norm, given_nan)
 
-    def bounds(self) -> set[float]:
-        """Collect the numbers that the function may compare with, in its only framework."""
-        (framework,) = self.frameworks
-        return framework.bounds(self.function, self.arrays)
-
     def _answers(self, framework: Convertible, function: Function) -> dict[str, Array]:
         # Not those of complex numbers: JAX's gradient with respect to one is the conjugate of torch's.
         active = [label for label, array in self.arrays.items() if is_float(array)]
