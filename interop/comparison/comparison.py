@@ -22,8 +22,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from interop.comparison.format_leaves import in_words, markdown_of, table_of
 from interop.comparison.leaves import (
+    HEADINGS,
     ROUNDING,
     Allowed,
     Finding,
@@ -39,7 +39,7 @@ from interop.comparison.leaves import (
 from interop.comparison.probe import Probed
 from interop.comparison.recording import FilePath, Recording, read, write
 from interop.frameworks.reseed import CURE
-from jaxclamp._shared.tables import listed, to_json
+from jaxclamp._shared.tables import listed, markdown_table, rich_table, to_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,6 +47,15 @@ if TYPE_CHECKING:
 SCHEMA = 1
 """The version of what `Comparison.to_json` writes, which docs/porting.md describes."""
 _UNSEEN = "a tie that min_norm cannot see (as in a hand-written where)"
+
+_STYLES: dict[Finding, str] = {
+    "agrees": "green",
+    "ties": "yellow",
+    "port": "red",
+    "hidden tie": "yellow",
+    "rounding": "yellow",
+    "unsteady": "red",
+}
 
 
 @dataclass(frozen=True)
@@ -223,7 +232,7 @@ class Comparison:
             self, rtol=self.rtol if rtol is None else rtol, atol=self.atol if atol is None else atol
         )
         if disagreeing := checked.disagreeing(allow):
-            lines = [checked._title, checked.verdict, *map(in_words, disagreeing), *checked.cures(allow)]
+            lines = [checked._title, checked.verdict, *(leaf.in_words for leaf in disagreeing), *checked.cures(allow)]
             raise AssertionError("\n".join(lines))
 
     def cures(self, allow: Collection[Allowed] = ROUNDING) -> list[str]:
@@ -238,14 +247,20 @@ class Comparison:
         return cures
 
     def __str__(self) -> str:
-        return "\n".join([self._title, self.verdict, *map(in_words, self.disagreeing())])
+        return "\n".join([self._title, self.verdict, *(leaf.in_words for leaf in self.disagreeing())])
 
     def __rich__(self) -> Table:
-        return table_of(self.leaves, self._title, self.verdict)
+        from rich.text import Text
+
+        table = rich_table(*HEADINGS, title=f"{self._title}\n{self.verdict}")
+        for leaf in self.leaves:
+            table.add_row(*map(Text, leaf.cells), style=_STYLES[leaf.finding])
+        return table
 
     def to_markdown(self) -> str:
         """Write the verdict and a table."""
-        return f"**{self._title}**\n\n{self.verdict}\n\n{markdown_of(self.leaves)}\n"
+        table = markdown_table(HEADINGS, (leaf.cells for leaf in self.leaves))
+        return f"**{self._title}**\n\n{self.verdict}\n\n{table}\n"
 
     def to_json(self) -> str:
         """Write all that is known of each leaf, but for the arrays; infinities and NaN are strings.

@@ -74,8 +74,36 @@ class Leaf:
         """Say whether the functions agree as they are, or all that is between them is allowed."""
         return self.finding in ("agrees", "hidden tie", *allow)
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of its row in a table, which has the headings `HEADINGS`."""
+        finding = f"{self.finding}: {self.mismatch}" if self.mismatch else self.finding
+        difference = self.unmodified
+        if difference is None or self.min_norm is None:
+            return self.label, *[""] * (len(HEADINGS) - 2), finding
+        apart = f"{difference.beyond} of {difference.size}"
+        numbers = (difference.absolute, difference.relative, difference.ulps, apart, self.min_norm.absolute)
+        return self.label, *map(str, numbers), finding
+
+    @property
+    def in_words(self) -> str:
+        """A line, as ``gradient[0]: ties: 1 of 3 apart, absolute 0.844 at [0] (0 against 0.844), relative 1 at [0]``
+        and so on."""
+        label, absolute, relative, ulps, apart, under_min_norm, finding = self.cells
+        if self.unmodified is None:
+            return f"  {label}: {finding}"
+        if self.unmodified.absolute.amount:
+            absolute += f" ({' against '.join(f'{number:.7g}' for number in self.unmodified.numbers)})"
+        return (
+            f"  {label}: {finding}: {apart} apart, absolute {absolute}, relative {relative}, ulps {ulps}; "
+            f"under min_norm {under_min_norm}"
+        )
+
     def __str__(self) -> str:
         return f"{self.label} ({self.mismatch})" if self.mismatch else self.label
+
+
+HEADINGS = ("leaf", "absolute", "relative", "ulps", "apart", "under min_norm", "finding")
 
 
 def relative_tolerance(dtype: np.dtype[Any], rtol: float | None) -> float:

@@ -219,13 +219,13 @@ def _shrunk(inputs: Arrays, arrays: Arrays, fails: Callable[[Arrays], bool], see
 
     # The floats of all arguments as one vector, in which a position is that of a number.
     floats = {label: array for label, array in inputs.items() if is_drawn(array)}
-    given, numbers = (
+    original, numbers = (
         np.concatenate([side[label].astype(np.float64).ravel() for label in floats]) for side in (inputs, arrays)
     )
     ends = np.cumsum([array.size for array in floats.values()])
 
     def changed(positions: Any, to: Any) -> dict[str, Array]:
-        vector = given.copy()
+        vector = original.copy()
         vector[positions] = to
         parts = zip(floats.items(), np.split(vector, ends[:-1]), strict=True)
         return {**inputs, **{label: _rounded(part.reshape(a.shape), a.dtype) for (label, a), part in parts}}
@@ -237,7 +237,7 @@ def _shrunk(inputs: Arrays, arrays: Arrays, fails: Callable[[Arrays], bool], see
         positions = selected(blocks, flags)
         return fails(changed(positions, numbers[positions]))
 
-    positions = np.flatnonzero(_bits(numbers) != _bits(given))
+    positions = np.flatnonzero(_bits(numbers) != _bits(original))
     while len(positions) > 1:
         blocks = np.array_split(positions, min(_BLOCKS, len(positions)))
         flags = _simplest(st.tuples(*[st.booleans()] * len(blocks)), functools.partial(matter, blocks), seed)

@@ -188,9 +188,9 @@ def _gradients(rows: Sequence[Row], pairs: Sequence[tuple[int, _Spelling]]) -> l
     """
     answers: dict[int, Gradient | Refusal] = {}
     for framework in dict.fromkeys(spelling.differentiated_by for _, spelling in pairs):
-        asked = [k for k, (_, spelling) in enumerate(pairs) if spelling.differentiated_by is framework]
-        questions = [rows[i].question(spelling.function) for i, spelling in map(pairs.__getitem__, asked)]
-        answers |= zip(asked, framework.gradients(questions, rows[0].dtype), strict=True)
+        places = [k for k, (_, spelling) in enumerate(pairs) if spelling.differentiated_by is framework]
+        questions = [rows[i].question(spelling.function) for i, spelling in map(pairs.__getitem__, places)]
+        answers |= zip(places, framework.gradients(questions, rows[0].dtype), strict=True)
     return [answers[k] for k in range(len(pairs))]
 
 
