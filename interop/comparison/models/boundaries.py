@@ -10,7 +10,6 @@ and opened to a program that takes the zeros first, and returns what crossed las
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -64,14 +63,15 @@ class Opened:
     """A program with zeros to be added at boundaries as its first arguments, and what crosses there as last results."""
 
     program: Any
-    numbers: Mapping[Key, int]
-    """Maps crossings to their numbers among the last results; crossings of one array share one."""
-    shapes: tuple[Any, ...]
-    """The shape and dtype of each of these results."""
-    floats: tuple[int, ...]
-    """The numbers of those of floats, to which a zero is added."""
     positions: Mapping[Key, int]
-    """Maps crossings to the number of the equation before which they are."""
+    """Maps crossings, in the order in which they happen, to the number of the equation before which they are."""
+    shapes: Mapping[Key, jax.ShapeDtypeStruct]
+    """The shape and dtype of each of the last results."""
+
+    @property
+    def floats(self) -> list[Key]:
+        """The crossings of floats, to which a zero is added."""
+        return [key for key, shape in self.shapes.items() if jnp.issubdtype(shape.dtype, jnp.floating)]
 
     def split(self, span: Span) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return two functions: from the arguments to what a span of the program reads, and on to what it computes."""
@@ -97,10 +97,9 @@ class Opened:
 
     def added(self, nudges: Mapping[Key, Any]) -> list[jax.Array]:
         """Return the zeros, but for what is to be added at these crossings."""
-        by_number = {self.numbers[key]: nudge for key, nudge in nudges.items()}
         return [
-            jnp.broadcast_to(jnp.asarray(by_number.get(i, 0.0), self.shapes[i].dtype), self.shapes[i].shape)
-            for i in self.floats
+            jnp.broadcast_to(jnp.asarray(nudges.get(key, 0.0), self.shapes[key].dtype), self.shapes[key].shape)
+            for key in self.floats
         ]
 
 
@@ -118,62 +117,35 @@ def _eps(eqn: JaxprEqn) -> float:
 
 
 def opened(traced: Any) -> Opened:
-    """Open the boundaries of a program: add a zero to each array of floats that crosses one.
-
-    Where a model calls ``b(a(x))``, what leaves a is what enters b. It has one number, and one zero:
-
-        y = boundary[a, inputs] x      y = x + 0a          number 0
-        z = sin y                      z = sin y
-        u = boundary[a, outputs] z     u = z + 0b          number 1
-        v = boundary[b, inputs] u      v = boundary u      number 1
-    """
+    """Open the boundaries of a program: add a zero to each array of floats that crosses one."""
     # First all boundaries are brought to the top, out of bodies: only there can a zero be an argument of the program.
-    eqns = list(_with_boundaries_on_top(traced.eqns))
-    numbers = _numbers(eqns, traced.outvars)
     opened_eqns: list[JaxprEqn] = []
     positions: dict[Key, int] = {}
     crossed: list[Any] = []
-    zeros: dict[int, Var] = {}  # from the number of an array to what is added to it
-    for eqn in eqns:
+    zeros: list[Var] = []
+    for eqn in _with_boundaries_on_top(traced.eqns):
         new = [eqn]
-        if eqn.primitive is boundary_p:
-            key: Key = eqn.params["key"]
+        # A key that is met again is that of a body that is inlined twice.
+        if eqn.primitive is boundary_p and eqn.params["key"] not in positions:
             x: Any = eqn.invars[0]
-            positions.setdefault(key, len(opened_eqns))
-            is_first = numbers[key] == len(crossed)  # of the boundaries that this array crosses
-            if is_first and jnp.issubdtype(x.aval.dtype, jnp.floating):
-                zero = zeros[numbers[key]] = Var(x.aval)
-                new = inlined(jnp.add, eqn.replace(invars=[x, zero]))
-            crossed += eqn.outvars if is_first else []
+            positions[eqn.params["key"]] = len(opened_eqns)
+            if jnp.issubdtype(x.aval.dtype, jnp.floating):
+                zeros.append(Var(x.aval))
+                new = inlined(jnp.add, eqn.replace(invars=[x, zeros[-1]]))
+            crossed += eqn.outvars
         opened_eqns += new
     program = with_parts(
         traced,
-        invars=[*zeros.values(), *traced.invars],
+        invars=[*zeros, *traced.invars],
         outvars=[*traced.outvars, *crossed],
         eqns=opened_eqns,
         # The names are one for each argument and result, of which there are more now.
         debug_info=traced.debug_info._replace(arg_names=None, result_paths=None),
     )
-    shapes = tuple(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in crossed)
-    return Opened(program, numbers, shapes, tuple(zeros), positions)
-
-
-def _numbers(eqns: Sequence[JaxprEqn], results: Iterable[Any]) -> dict[Key, int]:
-    """Number the arrays that cross boundaries, and map each crossing to the number of its array."""
-    uses = Counter(atom for atom in (*(a for eqn in eqns for a in eqn.invars), *results) if isinstance(atom, Var))
-    numbers: dict[Key, int] = {}
-    number_of: dict[Any, int] = {}  # from the result of a boundary
-    unused = itertools.count()
-    for eqn in eqns:
-        if eqn.primitive is boundary_p:
-            (x,), (y,), key = eqn.invars, eqn.outvars, eqn.params["key"]
-            # What leaves one module and enters the next has one gradient at both. With other uses of it, these differ.
-            if isinstance(x, Var) and x in number_of and uses[x] == 1:
-                number_of[y] = number_of[x]
-                numbers.setdefault(key, number_of[x])
-            elif key not in numbers:  # a key that is met again is that of a body that is inlined twice
-                numbers[key] = number_of[y] = next(unused)
-    return numbers
+    shapes = {
+        key: jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for key, var in zip(positions, crossed, strict=True)
+    }
+    return Opened(program, positions, shapes)
 
 
 def _with_boundaries_on_top(eqns: Iterable[JaxprEqn]) -> Iterable[JaxprEqn]:

@@ -240,7 +240,9 @@ class JaxModel(Model):
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
         recorder, program = self._traced_with_shapes
-        return filled(recorder.layers, _points(program, program.shapes, [program.shapes[i] for i in program.floats]))
+        return filled(
+            recorder.layers, _points(program, program.shapes.values(), map(program.shapes.get, program.floats))
+        )
 
     @functools.cached_property
     def flattened_shapes(self) -> Sequence[tuple[int, ...]]:  # type: ignore[override]
@@ -333,7 +335,7 @@ def _flattened_shapes(jaxpr: Jaxpr) -> Iterator[tuple[int, ...]]:
                 yield before[1:]
 
 
-def _points(opening: Opened, values: Sequence[Any], gradients: Sequence[Any]) -> dict[Key, Point]:
+def _points(opening: Opened, values: Iterable[Any], gradients: Iterable[Any]) -> dict[Key, Point]:
     """Map crossings to what crossed there, and the gradients of the floats among that."""
     of_floats = dict(zip(opening.floats, gradients, strict=True))
-    return {key: Point(values[number], of_floats.get(number)) for key, number in opening.numbers.items()}
+    return {key: Point(value, of_floats.get(key)) for key, value in zip(opening.shapes, values, strict=True)}
