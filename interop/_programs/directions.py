@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from interop._torch.in_numpy import is_any
+from interop._torch.in_numpy import is_all_finite
 from interop._torch.private_api import (
     flattened,
     is_transformed,
@@ -91,7 +91,7 @@ def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torc
 
 def refuse_infinite(name: str, direction: Tree) -> None:
     """Raise if the direction of a gradient has NaN or infinity: a piece is entered along a direction that is finite."""
-    if any(is_any(~tangent.isfinite()) for tangent in flattened(direction)[0]):
+    if not all(map(is_all_finite, flattened(direction)[0])):
         raise ValueError(f"{name}: direction has NaN or infinity, which point nowhere; pass finite numbers.")
 
 

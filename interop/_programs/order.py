@@ -204,12 +204,32 @@ def order(x: torch.Tensor, dim: int, sign: Sign = as_is, descending: bool = Fals
     """Return the permutation along ``dim`` that sorts the elements; NaN counts as the largest."""
     value = sign(value_of(x))
     if is_plain(value) and value.dim():
-        by_value = value.argsort(dim=dim, descending=descending, stable=True)
-        ordered, before = value.gather(dim, by_value), value.size(dim) - 1
-        if not is_any(ordered.narrow(dim, 1, before) == ordered.narrow(dim, 0, before)):
+        ordered, by_value = value.sort(dim=dim, descending=descending, stable=True)
+        if not follows(ordered, ordered, dim):
             return by_value
     value, tangent = map(sign, value_and_tangent(x))
     # A stable sort by values keeps the order by tangents where values are equal.
     by_tangent = tangent.argsort(dim=dim, descending=descending, stable=True)
     by_value = value.gather(dim, by_tangent).argsort(dim=dim, descending=descending, stable=True)
     return by_tangent.gather(dim, by_value)
+
+
+def follows(x: torch.Tensor, y: torch.Tensor, dim: int) -> bool:
+    """Return whether an element of x is equal to the one of y before it along ``dim``."""
+    further = max(x.size(dim) - 1, 0)
+    return is_any(x.narrow(dim, x.size(dim) - further, further) == y.narrow(dim, 0, further))
+
+
+def place_in_order(
+    x: torch.Tensor, dim: int, in_torch: Callable[..., Any], in_order: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Return which element torch's function takes along ``dim``, as the median; the axis stays.
+
+    If others are equal to that one, ``in_order`` says which it is by the permutation that sorts the elements.
+    """
+    value = value_of(x)
+    if is_plain(value):
+        taken = in_torch(value, dim=dim, keepdim=True)
+        if not is_any((value == taken.values).sum(dim) > 1):
+            return taken.indices  # type: ignore[no-any-return]
+    return in_order(order(x, dim))

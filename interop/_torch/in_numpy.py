@@ -65,3 +65,10 @@ def has_one_of(x: torch.Tensor, *numbers: float) -> bool:
     """Return whether an element is equal to one of the numbers, of a whole batch too."""
     with without_transformations(), without_function_modes():
         return bool(equals_one_of(of_a_batch(x), *numbers).any())
+
+
+def is_all_finite(x: torch.Tensor) -> bool:
+    """Return whether no element is NaN or infinite, of a whole batch too."""
+    with without_transformations(), without_function_modes():
+        elements = readable(of_a_batch(x))
+        return bool((torch if isinstance(elements, torch.Tensor) else np).isfinite(elements).all())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -334,3 +335,29 @@ def test_of_too_few_elements_values_and_errors_are_those_of_torch(function: Any,
     few = torch.zeros(length)
     decided = answer(lambda: interop.directional_derivative(function, few, few)[0])
     assert decided == answer(lambda: function(few))
+
+
+@pytest.mark.parametrize(
+    "function",
+    {
+        "topk": lambda x: x.topk(2).values,
+        "topk, smallest": lambda x: x.topk(3, largest=False).values,
+        "topk, all": lambda x: x.topk(4).values,
+        "kthvalue": lambda x: x.kthvalue(2).values,
+        "median": torch.median,
+        "nanmedian": torch.nanmedian,
+        "cummax": lambda x: x.cummax(0).values,
+        "cummin": lambda x: x.cummin(0).values,
+        "sort": lambda x: x.sort(descending=True).values,
+    }.values(),
+)
+def test_ties_anywhere_among_four_elements(function: Any) -> None:
+    """As of 3, 1, 1, 0, of which the two largest tie with no other, but the second is equal to the next."""
+    generator = torch.Generator().manual_seed(0)
+    for numbers in itertools.product(range(3), repeat=4):
+        x = torch.tensor(numbers, dtype=torch.float64)
+        v = torch.randn(4, generator=generator, dtype=torch.float64)
+        step = 2.0**-20
+        difference = (function(x + step * v) - function(x)) / step
+        _, derivative = interop.directional_derivative(function, x, v)
+        torch.testing.assert_close(derivative, difference, rtol=1e-6, atol=1e-6)
