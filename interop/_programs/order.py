@@ -231,5 +231,5 @@ def place_in_order(
     if is_plain(value):
         taken = in_torch(value, dim=dim, keepdim=True)
         if not is_any((value == taken.values).sum(dim) > 1):
-            return taken.indices  # type: ignore[no-any-return]
+            return taken.indices
     return in_order(order(x, dim))
