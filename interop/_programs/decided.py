@@ -27,6 +27,7 @@ from interop._programs.choices import (
     recurrent,
     reductions,
     roots,
+    scattering,
     selections,
     sorting,
 )
@@ -275,8 +276,8 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **_each(sorting.median, "median", "nanmedian"),
     "cummax": sorting.cumulative("cummax", as_is),
     "cummin": sorting.cumulative("cummin", torch.neg),
-    "index_reduce": sorting.index_reduce,
-    "scatter_reduce": sorting.scatter_reduce,
+    "index_reduce": scattering.index_reduce,
+    "scatter_reduce": scattering.scatter_reduce,
     **_each(pooling.max_pool, "max_pool1d", "max_pool2d", "max_pool3d"),
     **_each(pooling.adaptive_max_pool, "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     **_each(pooling.fractional_max_pool, "fractional_max_pool2d", "fractional_max_pool3d"),

@@ -361,3 +361,24 @@ def test_ties_anywhere_among_four_elements(function: Any) -> None:
         difference = (function(x + step * v) - function(x)) / step
         _, derivative = interop.directional_derivative(function, x, v)
         torch.testing.assert_close(derivative, difference, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+@pytest.mark.parametrize("form", ["scatter_reduce", "index_reduce"])
+def test_ties_of_what_goes_to_one_result(form: str, reduce: str, include_self: bool) -> None:
+    """Of random small integers, some of which go nowhere, against differences."""
+    generator = torch.Generator().manual_seed(0)
+
+    def scattered(own: torch.Tensor, further: torch.Tensor) -> torch.Tensor:
+        return getattr(own, form)(1, index, further, reduce, include_self=include_self)
+
+    for _ in range(40):
+        own, further = (torch.randint(0, 3, shape, generator=generator).double() for shape in ((3, 4), (3, 5)))
+        v, w = (torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in (own, further))
+        index = torch.randint(0, 4, (2, 4) if form == "scatter_reduce" else (5,), generator=generator)
+        step = 2.0**-20
+        difference = (scattered(own + step * v, further + step * w) - scattered(own, further)) / step
+        _, derivative = interop.directional_derivative(scattered, (own, further), (v, w))
+        torch.testing.assert_close(derivative, difference, rtol=1e-6, atol=1e-6)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from interop._programs.choices.reductions import taken
-from interop._programs.order import Sign, as_is, follows, order, place_in_order, value_of
+from interop._programs.order import Sign, follows, order, place_in_order, value_of
 from interop.native._rules.windows_stage import is_plain
 
 Tensor = torch.Tensor
@@ -88,37 +88,3 @@ def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
         return getattr(torch.return_types, name)((input.gather(dim, index), index))
 
     return along_an_axis
-
-
-def _scatter(
-    name: str, input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
-) -> Tensor:
-    """Compute torch's function of that name, which reduces elements of ``source`` into those of ``input``."""
-    in_torch: Callable[..., Tensor] = getattr(torch, name)
-    if reduce == "prod":
-        raise NotImplementedError(
-            f'{name}: of reduce="prod" torch has the derivative 0 in forward mode; take torch.prod of each group.'
-        )
-    if reduce not in ("amax", "amin"):
-        return in_torch(input, dim, index, source, reduce, include_self=include_self)
-    if input.dtype != source.dtype:  # which torch refuses
-        return in_torch(value_of(input), dim, index, value_of(source), reduce)
-    # The rank of each element among all takes its place; that of the result says which element it is. Of [3, 3] with
-    # the tangents [2, 1] the ranks are [1, 0], whose maximum, 1, is the first element.
-    elements = torch.cat([input.flatten(), source.flatten()])
-    sorting = order(elements, 0, as_is if reduce == "amax" else torch.neg)
-    old, new = sorting.argsort(0).split([input.numel(), source.numel()])
-    best = in_torch(old.view(input.shape), dim, index, new.view(source.shape), "amax", include_self=include_self)
-    return elements[sorting[best.flatten()]].view(input.shape)
-
-
-def index_reduce(
-    input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    return _scatter("index_reduce", input, dim, index, source, reduce, include_self)
-
-
-def scatter_reduce(
-    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    return _scatter("scatter_reduce", input, dim, index, src, reduce, include_self)
