@@ -208,19 +208,14 @@ class JaxModel(Model):
         return parameters
 
     def _initial(self, initialize: Callable[..., Any]) -> Any:
-        """Return what a function makes of the inputs: the shapes of parameters, and all else, such as counts."""
+        """Return what a function makes of the inputs, parameters as their shapes alone."""
 
         def of_arrays(arrays: Sequence[Any]) -> Any:
             return initialize(*_with_arrays(self.inputs, arrays))
 
-        def no_parameters(arrays: Sequence[Any]) -> list[Any]:
-            return [leaf for leaf in jax.tree.leaves(of_arrays(arrays)) if not is_parameter(leaf)]
-
-        arrays = _arrays_in(self.inputs)
-        # Compiled, which leaves out all that parameters are made by.
-        counts_and_keys = iter(jax.jit(no_parameters)(arrays))
+        initial = jax.jit(of_arrays)(_arrays_in(self.inputs))
         return jax.tree.map(
-            lambda leaf: leaf if is_parameter(leaf) else next(counts_and_keys), jax.eval_shape(of_arrays, arrays)
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_parameter(leaf) else leaf, initial
         )
 
     @abstractmethod

@@ -212,8 +212,6 @@ class _TorchRecorder(CallRecorder):
         self._gradients: dict[Key, torch.Tensor] = {}
         self.roots: list[torch.Tensor] = []
         """Leaves in the place of floats that cross and depend on nothing trained, as inputs: they have gradients."""
-        self._value_of = WeakIdKeyDictionary()
-        """Maps a tensor that crossed a boundary to its value then, as the model may overwrite it."""
         self._replaced: dict[int, list[tuple[torch.Tensor, torch.Tensor, int]]] = defaultdict(list)
         """Maps a running layer to its inputs, the clone that it got for each, and the version of that."""
         self._overwritten = WeakIdKeyDictionary()
@@ -241,11 +239,7 @@ class _TorchRecorder(CallRecorder):
             return None
         if key in self._nudges:
             leaf = leaf + torch.from_numpy(self._nudges[key]).to(leaf.dtype)
-        # What leaves one module and enters the next is kept once, unless it was overwritten in between.
-        value = self._value_of.get(leaf)
-        if value is None or not torch.equal(value, leaf):
-            value = leaf.detach().clone()  # the tensor itself may be overwritten later
-        self._values[key] = value
+        value = self._values[key] = leaf.detach().clone()  # the tensor itself may be overwritten later
         if value.is_floating_point():
             self.note(value.dtype)
         if key.direction == "outputs" and leaf in self._overwritten:
@@ -256,7 +250,6 @@ class _TorchRecorder(CallRecorder):
             self._replaced[key.layer].append((leaf, passed, version_of(passed)))
         if passed.requires_grad and passed.is_floating_point():
             passed.register_hook(lambda gradient: self._gradients.__setitem__(key, gradient))
-        self._value_of[passed] = value
         return passed
 
     def _requiring_grad(self, leaf: torch.Tensor) -> torch.Tensor:
