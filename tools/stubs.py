@@ -21,7 +21,6 @@ from interop.survey import matrix
 from interop.survey.show import render
 from jaxclamp import OPS, Convention
 from jaxclamp._shared.tie_cases import DTYPES
-from jaxclamp._shared.version_derivatives import VERSIONS
 
 _FOLDER = Path(interop.__file__).parent
 _HEAD = "# Written by `make tables`.\n"
@@ -184,7 +183,6 @@ def _names() -> str:
         "FORMATS": ("table", *render.FORMATS),
         "CONVERTIBLES": CONVERTIBLES,
         "ALLOWED": get_args(Allowed),
-        "TORCH_VERSIONS": [name for name in VERSIONS["torch"] if name[0].isdigit()],
     }
     head = '"""What can be named on the command line, which finds a mistyped name before it imports JAX and torch."""'
     return "\n".join([head, "", _HEAD, *(_tuple(name, list(values)) for name, values in names.items()), ""])

@@ -5,18 +5,15 @@ from pathlib import Path
 import click
 
 from interop._terminal import terminal_width
-from interop.cli.options import AS_JSON, FUNCTION, INPUTS, TorchVersion, arguments_in, bad_usage, function_named
+from interop.cli.options import AS_JSON, FUNCTION, INPUTS, arguments_in, bad_usage, function_named
 
 
 @click.command()
 @click.argument("function", metavar=FUNCTION)
 @INPUTS
-@click.option(
-    "--before", required=True, type=TorchVersion(), help="The version of torch whose gradients are known, as 2.13."
-)
+@click.option("--before", required=True, help="The version of torch whose gradients are known, as 2.13.")
 @click.option(
     "--after",
-    type=TorchVersion(),
     help="The version to compare with; by default the installed one, or the newest recorded if that is not later.",
 )
 @click.option(

@@ -14,6 +14,3 @@ FRAMEWORKS = (
 FORMATS = ("table", "markdown", "json", "csv")
 CONVERTIBLES = ("jax", "torch")
 ALLOWED = ("ties", "rounding")
-TORCH_VERSIONS = (
-    "2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", "2.15.0", "2.11", "2.12", "2.13", "2.14", "2.15",
-)

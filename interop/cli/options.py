@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from interop.cli.names import DTYPES, OPS, TORCH_VERSIONS
+from interop.cli.names import DTYPES, OPS
 from interop.cli.packages import require
 
 
@@ -148,18 +148,6 @@ INPUTS = click.option(
     help="A file with arguments, repeatable: the arrays of an npz file, in its order; the tensors of a list that "
     "torch.save wrote; a dict in a pt or safetensors file.",
 )
-
-
-class TorchVersion(click.ParamType[str]):
-    """A recorded version of torch, with or without the framework's name."""
-
-    name = "version"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        number = value.removeprefix("torch ").partition("+")[0]  # as in torch.__version__, 2.13.0+cpu
-        if number not in TORCH_VERSIONS:
-            self.fail(f"there is no record of {value!r}; choose one of {', '.join(TORCH_VERSIONS)}.", param, ctx)
-        return number
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")

@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from interop._terminal import terminal_width
-from interop.cli.options import AS_JSON, TorchVersion
+from interop.cli.options import AS_JSON, bad_usage
 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--before", type=TorchVersion(), help="Find what changed since this version of torch, as 2.13, too.")
-@click.option("--after", type=TorchVersion(), help="The version to compare with, by default the newest recorded.")
+@click.option("--before", help="Find what changed since this version of torch, as 2.13, too.")
+@click.option("--after", help="The version to compare with, by default the newest recorded.")
 @click.option(
     "--at-least",
     type=click.Choice(("likely", "possible", "rare")),
@@ -31,8 +31,9 @@ def scan(
 
     Exit status 1 when a place is shown, 2 on bad usage.
     """
-    from interop.scan import scan as scanned
+    with bad_usage(as_json):
+        from interop.scan import scan as scanned
 
-    result = scanned(paths, before=before, after=after, at_least=at_least)
+        result = scanned(paths, before=before, after=after, at_least=at_least)
     click.echo(result.to_json().rstrip("\n") if as_json else result.text(terminal_width()))
     context.exit(1 if result.findings else 0)

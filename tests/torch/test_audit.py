@@ -561,6 +561,6 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         options = ["--before", "2.13", "--inputs", str(tmp_path / file)]
         assert "2 of 5 elements on a tie" in run(f"trained:{function}").stdout
     options = ["--before", "2.13", "--after", "torch 2.99"]
-    refused = run("trained:away")
+    refused = run("trained:held")
     assert refused.exit_code == 2
     assert "there is no record of 'torch 2.99'" in refused.stderr
