@@ -43,8 +43,7 @@ def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any
 
         call = _in_a_line(function, counted)
         computation = computation_of("ties: MODULE:FUNCTION", call, tuple(arguments_in(files)), {}, framework)
-        computation.check_framework("ties", "--framework torch")
-        report = computation.frameworks[0].ties(computation.function, computation.arrays, influence)
+        report = computation.framework.ties(computation.function, computation.arrays, influence)
     if as_json:
         click.echo(report.to_json())
     else:

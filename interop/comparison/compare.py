@@ -265,7 +265,7 @@ class _Pair:
             return comparison
         bounds = {0.0}  # that of functions whose programs hold no number, such as jnp.abs
         for side in (self.first, self.second):
-            bounds |= side.frameworks[0].bounds(side.function, side.arrays)
+            bounds |= side.framework.bounds(side.function, side.arrays)
         # Ties that show already, severity 1, need no draw that shows ties.
         probed = search(self.first.arrays, bounds, probe, self._severity_at, severity + 1)
         if probed.case:

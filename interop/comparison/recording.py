@@ -108,9 +108,7 @@ def record(f: Callable[..., Any], /, *args: Any, framework: FrameworkName | None
     if framework is not None and framework not in CONVERTIBLES:
         raise ValueError(f"record: framework={framework!r} is unknown; name one of {', '.join(CONVERTIBLES)}.")
     check_function("record: f", f)
-    computation = computation_of("record: f", f, args, kwargs, framework)
-    computation.check_framework("record", 'framework="torch"')
-    return computation.recorded()
+    return computation_of("record: f", f, args, kwargs, framework).recorded()
 
 
 @dataclass(frozen=True)
@@ -124,38 +122,41 @@ class Computation:
     frameworks: Sequence[Convertible]
     """The one that was named, or else those that the function runs in, JAX first."""
 
-    def check_framework(self, caller: str, cure: str) -> None:
-        """Raise if it runs in several and none was named; ``cure`` is an example of how to name one."""
+    @property
+    def framework(self) -> Convertible:
+        """The only one."""
         if len(self.frameworks) > 1:
             raise TypeError(
-                f"{caller}: {self.name} runs in JAX and in torch, as operators and methods do; name the one to call "
-                f"it in, such as {cure}."
+                f"{self.name} runs in JAX and in torch, as operators and methods do; name the one to call it in: "
+                'framework="torch", or --framework torch.'
             )
+        return self.frameworks[0]
 
     def recorded(self, *, with_min_norm: bool = True) -> Recording:
         """Call the function in its only framework, as it is and under the convention.
 
         Without ``with_min_norm`` it is called once, and the answers under the convention are taken to be the same.
         """
-        (framework,) = self.frameworks
         inputs = {
             label: hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()
             for label, array in self.arrays.items()
         }
         given_nan = any(bool((array != array).any()) for array in self.arrays.values())
-        unmodified = min_norm = self._answers(framework, self.function)
+        unmodified = min_norm = self._answers(self.function)
         if with_min_norm:
             # With other random numbers, so that a value which is not the same then is known to be random.
-            min_norm = self._answers(framework, framework.reseeded(framework.min_norm(self.function)))
-        return Recording(self.name, framework.version, inputs, unmodified, min_norm, given_nan)
+            min_norm = self._answers(self.framework.reseeded(self.framework.min_norm(self.function)))
+        return Recording(self.name, self.framework.version, inputs, unmodified, min_norm, given_nan)
 
-    def _answers(self, framework: Convertible, function: Function) -> dict[str, Array]:
+    def _answers(self, function: Function) -> dict[str, Array]:
         # Not those of complex numbers: JAX's gradient with respect to one is the conjugate of torch's.
         active = [label for label, array in self.arrays.items() if is_float(array)]
         try:
-            answer = framework.differentiate(function, self.arrays, active, weighted_total)
+            answer = self.framework.differentiate(function, self.arrays, active, weighted_total)
         except Exception as error:
-            error.add_note(f"{self.name} was called with arrays of {framework.name}. {hint_at_numpy(error)}".rstrip())
+            error.add_note(
+                f"{self.name} was called with arrays of {self.framework.name}. {hint_at_numpy(error)}".rstrip()
+            )
             raise
         values = {f"value{_label(path)}": leaf for path, leaf in jax.tree_util.tree_leaves_with_path(answer.value)}
         return values | {f"gradient{label}": array for label, array in answer.by_argument.items()}
