@@ -30,6 +30,7 @@ from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, VALUE_SCOPE
 from jaxclamp._rules.extremum import flattened, highest, is_first_device, lowest, ties_with, ties_with_devices
 from jaxclamp._rules.operands import is_floating
 from jaxclamp._rules.windows import Windows
+from jaxclamp._transforms.jaxprs import equations
 from jaxclamp._transforms.recognition import recognized_euclidean
 from jaxclamp._transforms.sums import NORM, norm_of_call
 
@@ -59,6 +60,11 @@ def jumps(eqn: JaxprEqn) -> bool:
     Bools and integers do, signs, rounded numbers, derivatives, and arrays that are sorted by another.
     """
     return eqn.primitive in _JUMPING or len(eqn.outvars) > 1 or not is_floating(eqn.outvars[0].aval)
+
+
+def has_jumps(eqn: JaxprEqn) -> bool:
+    """Return whether ``eqn``, or an equation in it, is a choice whose result jumps."""
+    return any(chooses(inner) and jumps(inner) for inner in equations(eqn))
 
 
 def decided(eqn: JaxprEqn) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import expanded, high_level
-from jaxclamp._programs.choices import chooses, decided, entering, jumps, norm_along_direction
+from jaxclamp._programs.choices import chooses, decided, entering, has_jumps, jumps, norm_along_direction
 from jaxclamp._programs.constant_factors import constant_beside_0
 from jaxclamp._programs.defined_branches import with_defined_branches
 from jaxclamp._programs.dependence import parted_by_motion, without_choices_behind
@@ -48,7 +48,7 @@ def _slope(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     return jax.jvp(fun, primals, tangents)[1]
 
 
-def _slope_by_pullback(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+def _slope_by_pullback(fun: Callable[..., Any], tangents: Any, *primals: Any) -> Any:
     """Return how the floats that ``fun`` returns move as its pullback says: the transpose of that is the derivative."""
 
     def floats(*operands: Any) -> dict[int, Any]:
@@ -180,8 +180,7 @@ class DecidedProgram(Generic[P, R]):
         body = self._decided(expanded(eqn) or jaxpr_as_fun(eqn.params["call_jaxpr"]))
         moving = jax.custom_jvp(call)
         matters = not any(eqn is candidate for candidate in self._without_choices_behind)
-        may_stand_still = high_level(eqn) is not None or any(chooses(x) and jumps(x) for x in equations(eqn))
-        by_rule = _slope if _has_own_rule(eqn) else self._decided(_slope_by_pullback)
+        by_rule = self._by_rule(eqn)
 
         # What stands still gets no tangent, as in JAX: a rule in it may refuse any.
         @functools.partial(moving.defjvp, symbolic_zeros=True)
@@ -204,10 +203,12 @@ class DecidedProgram(Generic[P, R]):
                     "under it is differentiated instead. Give it a rule for forward mode, by jax.custom_jvp."
                 )
                 raise
-            if may_stand_still:
+            if by_rule:
                 try:
                     slopes = self._moved(of_active(call), active, list(along.values()), by_rule)
                 except Exception:  # the rule is not linear, for example, and so has no transpose
+                    if _has_own_rule(eqn):
+                        raise
                     opened = transformed(jaxpr_as_fun(eqn.params["call_jaxpr"]), _without_own_vjp)
                     if matters and _stands_still(of_active(opened), active, list(along.values())):
                         warn(place(eqn), STRAIGHT_THROUGH)
@@ -219,6 +220,21 @@ class DecidedProgram(Generic[P, R]):
             return call(*primals), moved
 
         return moving
+
+    def _by_rule(self, eqn: JaxprEqn) -> Callable[..., Any] | None:
+        """Return what the author's rule says of how the results of ``eqn`` move; None if they move by themselves."""
+        if _has_own_rule(eqn):
+            may_stand_still = high_level(eqn) is not None or has_jumps(eqn)
+            return _slope if may_stand_still else None
+        if not has_jumps(eqn) or (function := _function(eqn)) in self._within:
+            return None
+
+        # What the rule chooses is decided, too: that of a relu may pass the gradient at 0, where x falls.
+        def slopes(fun: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+            rule = functools.partial(_slope_by_pullback, fun, tangents)
+            return jax.jvp(DecidedProgram(rule, self._within | {function}).run, primals, tangents)[0]
+
+        return slopes
 
 
 def _is_replaced(eqn: JaxprEqn) -> bool:

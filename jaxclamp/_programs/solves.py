@@ -17,14 +17,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, jaxpr_as_fun
 
-from jaxclamp._programs.choices import Arrays, Choice, Piece, chooses, jumps
-from jaxclamp._transforms.jaxprs import equations
+from jaxclamp._programs.choices import Arrays, Choice, Piece, has_jumps
 
 
 def operator_jumps(eqn: JaxprEqn) -> bool:
     """Return whether the operator of a `jax.lax.custom_linear_solve` has a choice in it whose result jumps."""
-    operator = eqn.params["jaxprs"].matvec
-    return any(chooses(inner) and jumps(inner) for outer in operator.eqns for inner in equations(outer))
+    return any(map(has_jumps, eqn.params["jaxprs"].matvec.eqns))
 
 
 def solved(eqn: JaxprEqn, decided: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Choice:

@@ -178,12 +178,22 @@ def implicit_root(x: jax.Array) -> jax.Array:
     return root
 
 
+@jax.custom_vjp
+def relu_by_where(x: jax.Array) -> jax.Array:
+    """At 0 its rule passes the gradient, also where x falls, and the function stands still."""
+    return jnp.where(x > 0, x, 0.0)
+
+
+relu_by_where.defvjp(lambda x: (relu_by_where(x), x), lambda x, cotangent: (jnp.where(x >= 0, cotangent, 0.0),))
+
+
 def test_what_stands_still_moves_as_its_rule_says() -> None:
     def parts(x: jax.Array) -> jax.Array:
         return jax.nn.relu(partly_rounded(x)[0]).sum()
 
     for v in (1.0, -1.0):
         direction, moves = jnp.array([v, v]), max(v, 0.0)
+        assert jaxclamp.directional_derivative(relu_by_where, (0.0,), (v,))[1] == moves
         assert jaxclamp.directional_derivative(parts, (jnp.zeros(2),), (direction,))[1] == 3 * moves
         assert jaxclamp.grad(parts, direction=direction)(jnp.zeros(2)).tolist() == [moves, 2 * moves]
         for function, slope in ((lambda x: root_and_error(x)[0], 1.0), (implicit_root, 0.5)):
