@@ -406,9 +406,25 @@ def _order(keys: Arrays, tangents: Arrays, axis: int) -> jax.Array:
 def _top_k(operands: Arrays, tangents: Arrays, *, k: int, axis: int, **_: Any) -> Piece:
     """Decide which k elements are the largest, and their order."""
     (x,), (dx,) = operands, tangents
-    # From the end, so that of equal elements the one that comes first is taken first.
-    order = jnp.flip(_order((jnp.flip(x, axis),), (jnp.flip(dx, axis),), axis), axis)  # places in the flipped x
-    index = x.shape[axis] - 1 - lax.slice_in_dim(order, 0, k, axis=axis)
+
+    def first_of(x: jax.Array, dx: jax.Array, places: jax.Array) -> jax.Array:
+        # From the end, so that of equal elements the one that comes first is taken first.
+        x, dx, places = (jnp.flip(array, axis) for array in (x, dx, places))
+        order = jnp.flip(_order((x,), (dx,), axis), axis)
+        return jnp.take_along_axis(places, lax.slice_in_dim(order, 0, k, axis=axis), axis)
+
+    # To sort all elements takes up to hundreds of times as long. If some that follow the k-th are less, all that tie
+    # with it are before those.
+    places, some, length = _numbers(x, axis), 2 * k + 8, x.shape[axis]
+    if not isinstance(length, int) or some >= length:  # an exported program may have a length of any size
+        index = first_of(x, dx, places)
+    else:
+        # XLA computes the k largest without a sort only where nothing else is computed of them at once. One barrier for
+        # both breaks XLA of JAX 0.10 in a `shard_map`.
+        largest, of_largest = map(lax.optimization_barrier, lax.top_k(x, some, axis=axis))
+        last, kth = (lax.index_in_dim(largest, i, axis) for i in (some - 1, k - 1))
+        among_largest = first_of(largest, jnp.take_along_axis(dx, of_largest, axis), of_largest)
+        index = lax.cond(jnp.all(last < kth), lambda: among_largest, lambda: first_of(x, dx, places))
     return lambda x: (jnp.take_along_axis(x, index, axis), index)
 
 

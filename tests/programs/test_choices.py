@@ -66,6 +66,8 @@ CHOICES: dict[str, Callable[[jax.Array], jax.Array]] = {
     "lexsort": lambda x: x[0][jnp.lexsort((x[0], jnp.array([1, 0, 1])))],
     "top_k": lambda x: lax.top_k(x, 2)[0],
     "top_k's index": lambda x: x.ravel()[lax.top_k(x.ravel(), 4)[1]],
+    "top_k of many": lambda x: lax.top_k(jnp.concatenate([x, -x, 2 * x, x + 1, x - 1, x, x]), 2, axis=0)[0],
+    "top_k of many that tie": lambda x: lax.top_k(jnp.outer(jnp.arange(1.0, 5.0), x).ravel(), 3)[0],
     "median": jnp.median,
     "quantile": lambda x: jnp.quantile(x, 0.3, axis=1),
     "interp": lambda x: jnp.interp(x, jnp.arange(-2.0, 2.0), jnp.array([0.0, 3.0, 1.0, 2.0])),

@@ -1,5 +1,6 @@
 """Derivatives of whole JAX programs: identities, transformations, structures, dtypes, promises, misuse."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -223,6 +224,27 @@ def test_sharded_arguments(kind: jax.sharding.AxisType) -> None:
     assert gradient.sharding.is_equivalent_to(x.sharding, 2)
 
 
+@pytest.mark.parametrize("mapped", ["shard_map", "vmap", "scan"])
+def test_the_first_of_many_that_tie(mapped: str) -> None:
+    """In the first row few tie, in the second all, in parts of the program that have one of them."""
+    x = jnp.stack([jnp.arange(40.0) // 2, jnp.zeros(40)])
+    v = jnp.stack([jnp.tile(jnp.array([1.0, 2.0]), 20), jnp.sin(jnp.arange(40.0))])
+
+    def largest(row: jax.Array) -> jax.Array:
+        return lax.top_k(row, 3)[0] @ jnp.array([1.0, 10.0, 100.0])
+
+    def total(x: jax.Array) -> jax.Array:
+        if mapped == "shard_map":
+            mesh = jax.make_mesh((2,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
+            at = PartitionSpec("device")
+            return jax.shard_map(lambda part: largest(part[0])[None], mesh=mesh, in_specs=at, out_specs=at)(x).sum()
+        return (jax.vmap if mapped == "vmap" else lambda f: functools.partial(lax.map, f))(largest)(x).sum()
+
+    expected = np.zeros((2, 40))
+    expected[0, [39, 38, 37]] = expected[1, np.argsort(-v[1])[:3]] = [1, 10, 100]
+    np.testing.assert_array_equal(jax.jit(jaxclamp.grad(total, direction=v))(x), expected)
+
+
 @pytest.mark.parametrize("mapped", ["shard_map", "vmap"])
 def test_devices_draw_one_direction_unless_a_key_parts_them(mapped: str) -> None:
     """So copies of a parameter move alike; parts of one that are compared need directions of their own."""
@@ -246,12 +268,12 @@ def test_devices_draw_one_direction_unless_a_key_parts_them(mapped: str) -> None
 
 
 def test_export_with_a_batch_of_any_size() -> None:
-    (batch,) = jax.export.symbolic_shape("batch")
+    (batch,) = jax.export.symbolic_shape("batch", constraints=["batch >= 2"])
 
     def loss(w: jax.Array, x: jax.Array) -> jax.Array:
         rows = relu(x @ w) - relu(-(x @ w))  # x @ w
         weights = jax.nn.softmax(jnp.arange(x.shape[0]) * rows)
-        return jnp.sum(weights * rows) + jnp.mean(rows)
+        return jnp.sum(weights * rows) + jnp.mean(rows) + 0 * lax.top_k(rows, 2)[0].sum()
 
     w, batches = jnp.zeros(2), [jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.ones((3, 2))]
     shapes = jax.ShapeDtypeStruct(w.shape, w.dtype), jax.ShapeDtypeStruct((batch, 2), w.dtype)
