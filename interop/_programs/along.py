@@ -14,7 +14,14 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.choices import roots
 from interop._programs.decided import BACKWARD, Decided, operands
-from interop._programs.directions import checked_direction, leaves_of, random_direction, refuse_both, refuse_infinite
+from interop._programs.directions import (
+    Drawn,
+    checked_direction,
+    leaves_of,
+    random_direction,
+    refuse_both,
+    refuse_infinite,
+)
 from interop._programs.forward_mode import CURES, alone, named_cure, refuse_here
 from interop._programs.late_tangents import Tape, refuse_without_jvp, waits
 from interop._programs.nan_gradients import Losses
@@ -89,7 +96,8 @@ def along(
     moving = _trained(parameters)
     refuse_both("along", direction, generator)
     if direction is None:
-        direction = _drawn_once(moving) if generator is None else random_direction(moving, moving, generator)
+        drawn = _DRAWN.setdefault(moving[0], Drawn())
+        direction = drawn.of(moving) if generator is None else random_direction(moving, moving, generator)
     else:
         direction = [direction] if isinstance(direction, torch.Tensor) else list(direction)
         direction = checked_direction("along", moving, "parameters that require grad", direction, "direction")
@@ -139,18 +147,8 @@ def _trained(parameters: Any) -> list[torch.Tensor]:
     return leaves_of("along", moving, "parameters")
 
 
-_DRAWN: MutableMapping[torch.Tensor, tuple[Any, list[torch.Tensor]]] = WeakTensorKeyDictionary()
-"""Maps the first of several parameters to the shapes, dtypes and devices of all, and to their direction."""
-
-
-def _drawn_once(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the direction that is always the same. To draw it anew would be a quarter of the time of a small step."""
-    forms = [(parameter.shape, parameter.dtype, parameter.device) for parameter in parameters]
-    known, drawn = _DRAWN.get(parameters[0], (None, []))
-    if known != forms:
-        drawn = random_direction(parameters, parameters, None)
-        _DRAWN[parameters[0]] = forms, drawn
-    return drawn
+_DRAWN: MutableMapping[torch.Tensor, Drawn] = WeakTensorKeyDictionary()
+"""Maps the first of several parameters to the direction of all."""
 
 
 _FREEZING = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from interop._programs.decided import Decided
 from interop._programs.directions import (
+    Drawn,
     Tree,
     checked_direction,
     leaves_of,
@@ -141,7 +142,7 @@ def grad(
     Args:
       fun, argnums, has_aux: as for `torch.func.grad`.
       direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
-        drawn from a normal distribution, always the same.
+        drawn from a normal distribution, always the same, and kept for the next call.
       generator: for other draws.
 
     Returns:
@@ -167,6 +168,7 @@ def grad(
     """
     check_function("grad", fun)
     refuse_both("grad", direction, generator)
+    drawn = Drawn()
 
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -174,7 +176,11 @@ def grad(
         active = _active("grad", args, argnums)
         v = direction
         if v is None:
-            v = random_direction(leaves_of("grad", active, "the argument"), active, generator)
+            leaves = leaves_of("grad", active, "the argument")
+            if generator is None:
+                v = unflattened(flattened(active)[1], drawn.of(leaves))
+            else:
+                v = random_direction(leaves, active, generator)
         if not has_aux:
             return _differentiated("grad", fun, argnums, v, args, kwargs)[1]
 
