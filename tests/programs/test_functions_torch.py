@@ -382,3 +382,44 @@ def test_ties_of_what_goes_to_one_result(form: str, reduce: str, include_self: b
         difference = (scattered(own + step * v, further + step * w) - scattered(own, further)) / step
         _, derivative = interop.directional_derivative(scattered, (own, further), (v, w))
         torch.testing.assert_close(derivative, difference, rtol=1e-6, atol=1e-6)
+
+
+SHAPES_THAT_GO = {
+    "an index without axes": (torch.tensor(1), torch.tensor([2.0, 5.0])),
+    "a source without axes": (torch.tensor([1]), torch.tensor(2.0)),
+    "an index without elements": (torch.zeros(0, 3, dtype=torch.long), torch.tensor([2.0])),
+    "an index that is shorter": (torch.tensor([1]), torch.tensor([2.0, 5.0])),
+}
+"""An index and a source with which `torch.scatter_reduce` reads 2, if any element."""
+
+
+@pytest.mark.parametrize("name", SHAPES_THAT_GO)
+def test_an_index_and_a_source_of_different_shapes(name: str) -> None:
+    index, source = SHAPES_THAT_GO[name]
+    gradient = interop.grad(lambda x: x.scatter_reduce(0, index, source, "amax").sum())
+    expected = torch.tensor([1.0, 0.0 if index.numel() else 1.0, 1.0])
+    torch.testing.assert_close(gradient(torch.tensor([1.0, 1.0, 3.0])), expected, rtol=0, atol=0)
+
+
+def test_an_index_that_torch_refuses() -> None:
+    """By its message, with the shape of the source as the caller passed it."""
+    x, index, source = torch.ones(2, 2), torch.zeros(1, 2, dtype=torch.long), torch.ones(3, 1)
+    with pytest.raises(RuntimeError) as expected:
+        x.scatter_reduce(0, index, source, "amax")
+    with pytest.raises(RuntimeError) as refused:
+        interop.grad(lambda x: x.scatter_reduce(0, index, source, "amax").sum())(x)
+    assert str(refused.value) == str(expected.value)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce", "ignore:There is a performance drop")
+@pytest.mark.parametrize("form", ["scatter_reduce", "index_reduce"])
+def test_a_batch_of_indices_alone(form: str) -> None:
+    """As `torch.func.vmap` has them, where neither what is reduced nor its direction is of the batch."""
+    x, v, source = (torch.tensor(numbers) for numbers in ([0.0, 1, 1], [1.0, 2, 3], [1.0, 1, 2]))
+
+    def gradient(index: torch.Tensor) -> torch.Tensor:
+        return interop.grad(lambda x: getattr(x, form)(0, index, source, "amax").cos().sum(), direction=v)(x)
+
+    indices = torch.tensor([[0, 1, 1], [2, 2, 0]])
+    expected = torch.stack([gradient(index) for index in indices])
+    torch.testing.assert_close(torch.func.vmap(gradient)(indices), expected, rtol=0, atol=0)

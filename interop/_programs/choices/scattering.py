@@ -29,30 +29,30 @@ def _scatter(
         )
     if reduce not in ("amax", "amin"):
         return in_torch(input, dim, index, source, reduce, include_self=include_self)
-    if input.dtype != source.dtype:  # which torch refuses
-        return in_torch(value_of(input), dim, index, value_of(source), reduce)
+    best = in_torch(value_of(input), dim, index, value_of(source), reduce, include_self=include_self)
     if name == "scatter_reduce":
+        if source.dim() != index.dim():  # which torch allows where index has one element or none
+            source = source.flatten()[: index.numel()].view(index.shape)
         source = source[tuple(map(slice, index.shape))]  # what lies beyond, torch leaves out
     elements = torch.cat([input.flatten(), source.flatten()])
 
+    def lead(numbers: Tensor, best: Tensor) -> Tensor:
+        """Return which numbers, one for each element, are the best of those that go to their result; NaN is."""
+        at_source = best.gather(dim, index) if name == "scatter_reduce" else best.index_select(dim, index)
+        return (numbers == torch.cat([best.flatten(), at_source.flatten()])) | numbers.isnan()
+
     def largest(numbers: Tensor) -> Tensor:
-        """Return the largest of the numbers, one for each element, that go to each result."""
+        """Return the largest of the numbers that go to each result."""
         own, further = numbers.split([input.numel(), source.numel()])
         shaped = own.view(input.shape), dim, index, further.view(source.shape)
         return in_torch(*shaped, "amax", include_self=include_self)
 
-    def lead(numbers: Tensor) -> Tensor:
-        """Return which numbers are the largest that go to their result; NaN is."""
-        best = largest(numbers)
-        at_source = best.gather(dim, index) if name == "scatter_reduce" else best.index_select(dim, index)
-        return (numbers == torch.cat([best.flatten(), at_source.flatten()])) | numbers.isnan()
-
-    value = value_of(elements)
-    leads = lead(value if reduce == "amax" else -value)
+    leads = lead(value_of(elements), best)
     # For each result one leads at least. Of a batch nobody can look at their number.
-    if not is_plain(value) or is_of_a_batch(value) or leads.count_nonzero() > input.numel():
+    if not is_plain(leads) or is_of_a_batch(leads) or leads.count_nonzero() > input.numel():
         _, tangent = value_and_tangent(elements)
-        leads = leads & lead(torch.where(leads, tangent if reduce == "amax" else -tangent, -math.inf))
+        ahead = torch.where(leads, tangent if reduce == "amax" else -tangent, -math.inf)
+        leads = leads & lead(ahead, largest(ahead))
     places = torch.arange(len(elements), device=elements.device)
     return elements[largest(torch.where(leads, places, -1)).flatten()].view(input.shape)
 
