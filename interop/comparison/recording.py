@@ -37,8 +37,13 @@ _CONVENTIONS = {"unmodified": "native", "min_norm": "min_norm"}
 """Maps the fields of a `Recording` that hold answers to their names in a file, where the first has its former one."""
 _DESCRIBED = ("name", "version", "inputs", "given_nan")
 """The other fields."""
-_FORMAT = 3
-"""The version of the format of files. Before 2, gradients were those of the plain sum; before 3, NaN was not noted."""
+_FORMAT = 4
+"""The version of the format of files.
+
+Before 2, gradients were those of the plain sum; before 3, NaN was not noted; before 4, labels were listed as well.
+"""
+_READ = (3, _FORMAT)
+"""The formats that are read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +329,7 @@ def _read(path: FilePath) -> tuple[dict[str, Array], dict[str, Any]]:
         if "about" not in file:
             raise ValueError(f"{os.fspath(path)!r} holds arrays, but no recording or case; write one with save.")
         about = json.loads(str(file["about"]))
-        if about.get("format") != _FORMAT:
+        if about.get("format") not in _READ:
             raise ValueError(
                 f"{os.fspath(path)!r} was written by another version of interop, in another format; record again."
             )

@@ -69,6 +69,21 @@ def test_masks_are_arguments() -> None:
     assert record(jnp.logical_not, mask).unmodified["value"].tolist() == [False, True]
 
 
+def test_files_of_the_former_format(tmp_path: Path) -> None:
+    """As 0.2.0 wrote them, where labels are listed, too."""
+    written = recording(F32([1.0, 2.0]))
+    written.save(tmp_path / "file.npz")
+    with np.load(tmp_path / "file.npz") as file:
+        content = dict(file)
+    about = json.loads(str(content["about"]))
+    about["format"] = 3
+    for described in about["recordings"]:
+        described["labels"] = {"native": ["value"], "min_norm": ["value"]}
+    np.savez(tmp_path / "file.npz", **content | {"about": np.array(json.dumps(about))})
+    loaded = Recording.load(tmp_path / "file.npz")
+    np.testing.assert_array_equal(loaded.unmodified["value"], written.unmodified["value"])
+
+
 def test_files_of_something_else(tmp_path: Path) -> None:
     x = F32([1.0])
     record(jnp.sin, x).save(tmp_path / "one.npz")
