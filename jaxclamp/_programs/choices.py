@@ -416,7 +416,8 @@ def _top_k(operands: Arrays, tangents: Arrays, *, k: int, axis: int, **_: Any) -
     # To sort all elements takes up to hundreds of times as long. If some that follow the k-th are less, all that tie
     # with it are before those.
     places, some, length = _numbers(x, axis), 2 * k + 8, x.shape[axis]
-    if not isinstance(length, int) or some >= length:  # an exported program may have a length of any size
+    # An exported program may have a length, or a k, of any size.
+    if not (isinstance(length, int) and isinstance(k, int)) or some >= length:
         index = first_of(x, dx, places)
     else:
         # XLA computes the k largest without a sort only where nothing else is computed of them at once. One barrier for

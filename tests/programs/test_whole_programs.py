@@ -282,6 +282,18 @@ def test_export_with_a_batch_of_any_size() -> None:
         np.testing.assert_allclose(exported.call(w, x), 2 * jnp.mean(x, 0), rtol=1e-6)
 
 
+def test_export_with_a_top_k_of_any_k() -> None:
+    (k,) = jax.export.symbolic_shape("k", constraints=["k <= 40"])
+    x = jnp.arange(40.0)
+
+    def gradient(x: jax.Array, like: jax.Array) -> jax.Array:
+        return jaxclamp.grad(lambda x: lax.top_k(x, like.shape[0])[0].sum())(x)
+
+    shapes = jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((k,), x.dtype)
+    exported = jax.export.export(jax.jit(gradient))(*shapes)
+    np.testing.assert_array_equal(exported.call(x, x[:3]), x > 36)
+
+
 def test_structures_and_numbers_of_arguments() -> None:
     """Trees, several arguments by number, keywords, auxiliary results, Python numbers, integers beside."""
 
