@@ -384,6 +384,16 @@ def test_ties_of_what_goes_to_one_result(form: str, reduce: str, include_self: b
         torch.testing.assert_close(derivative, difference, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_names_that_torch_takes_and_does_not_list(reduce: str) -> None:
+    def scattered(form: str, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(2).scatter_reduce(0, torch.tensor([0, 0, 1]), x, form, include_self=False).sum()
+
+    x, v = torch.tensor([1.0, 1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])
+    gradients = [interop.grad(functools.partial(scattered, form), direction=v)(x) for form in (reduce, f"a{reduce}")]
+    assert torch.equal(*gradients)
+
+
 SHAPES_THAT_GO = {
     "an index without axes": (torch.tensor(1), torch.tensor([2.0, 5.0])),
     "a source without axes": (torch.tensor([1]), torch.tensor(2.0)),

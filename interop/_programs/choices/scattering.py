@@ -27,7 +27,8 @@ def _scatter(
         raise NotImplementedError(
             f'{name}: of reduce="prod" torch has the derivative 0 in forward mode; take torch.prod of each group.'
         )
-    if reduce not in ("amax", "amin"):
+    # The last two are names that `torch.scatter_reduce` takes, and lists nowhere.
+    if reduce not in ("amax", "amin", "max", "min"):
         return in_torch(input, dim, index, source, reduce, include_self=include_self)
     best = in_torch(value_of(input), dim, index, value_of(source), reduce, include_self=include_self)
     if name == "scatter_reduce":
@@ -51,7 +52,7 @@ def _scatter(
     # For each result one leads at least. Of a batch nobody can look at their number.
     if not is_plain(leads) or is_of_a_batch(leads) or leads.count_nonzero() > input.numel():
         _, tangent = value_and_tangent(elements)
-        ahead = torch.where(leads, tangent if reduce == "amax" else -tangent, -math.inf)
+        ahead = torch.where(leads, tangent if reduce in ("amax", "max") else -tangent, -math.inf)
         leads = leads & lead(ahead, largest(ahead))
     places = torch.arange(len(elements), device=elements.device)
     return elements[largest(torch.where(leads, places, -1)).flatten()].view(input.shape)
