@@ -79,6 +79,14 @@ def high_level(eqn: Any) -> Any:
     return eqn.params.get("_prim") if eqn.primitive.name == "call_hi_primitive" else None
 
 
+def is_derivative_of_root(eqn: Any) -> bool:
+    """Return whether an equation calls the derivative of a root's equation, as the rule of `jax.lax.custom_root` does.
+
+    JAX 0.12 has no public name for it.
+    """
+    return type(high_level(eqn)).__name__ == "_RootLinearMap"
+
+
 def expanded(eqn: Any) -> Callable[..., list[Any]] | None:
     """Return what an equation computes, in ordinary primitives, if it calls a high-level one; else None."""
     called = high_level(eqn)

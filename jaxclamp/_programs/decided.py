@@ -16,7 +16,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
-from jaxclamp._jax_versions import expanded, high_level
+from jaxclamp._jax_versions import expanded, high_level, is_derivative_of_root
 from jaxclamp._programs.choices import chooses, decided, entering, has_jumps, jumps, norm_along_direction
 from jaxclamp._programs.constant_factors import constant_beside_0
 from jaxclamp._programs.defined_branches import with_defined_branches
@@ -247,10 +247,10 @@ def _is_replaced(eqn: JaxprEqn) -> bool:
 
 def _has_own_rule(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn`` calls a function with a rule for forward mode: a high-level primitive may have one too."""
-    called, moves = high_level(eqn), any(is_floating(var.aval) for var in eqn.outvars)
-    # What the rule of `jax.lax.custom_root` calls in JAX 0.12 is a derivative, whose value chooses: it is opened.
-    is_derivative = type(called).__name__ == "_RootLinearMap"
-    return eqn.primitive is p.custom_jvp_call_p or (called is not None and moves and not is_derivative)
+    moves = any(is_floating(var.aval) for var in eqn.outvars)
+    # The derivative of a root's equation has a value that chooses: it is opened.
+    may_have_rule = high_level(eqn) is not None and not is_derivative_of_root(eqn)
+    return eqn.primitive is p.custom_jvp_call_p or (may_have_rule and moves)
 
 
 def _function(eqn: JaxprEqn) -> str:

@@ -20,8 +20,8 @@ from interop._torch.in_numpy import is_any
 from interop._torch.private_api import without_dispatch_modes, without_transformations
 from interop.native._rules.windows import windows_on_tie
 from interop.native._rules.windows_indexed import index_of_windows
-from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, is_plain
-from jaxclamp._rules.windows import Windows, windows_of
+from interop.native._rules.windows_stage import AdaptiveWindows, is_plain, pooling_of
+from jaxclamp._rules.windows import Windows
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
@@ -45,15 +45,15 @@ def max_pool(name: str) -> Function:
         if are_late() and is_plain(input):  # torch's own function is right if no window has a tie that moves
             result = in_torch(input, *window, return_indices=return_indices)
             values = (result[0] if return_indices else result).detach()
-            pooling = Pooling(windows_of(name, tuple(input.shape), dims, *window), "min_norm")
+            pooling, _ = pooling_of(name, "min_norm", input, dims, window)
             tied = torch.as_tensor(windows_on_tie(pooling, input.detach(), values))
             for place in still_places(input):
                 tied = tied & (values != place)
             if not is_any(tied):
                 return result
         like = _of_one_image(in_torch, input, window, return_indices)
-        windows = windows_of(name, tuple(input.shape), dims, *window)
-        return _largest_of_windows(input.to(like.dtype), windows, like.shape[-dims:], return_indices)
+        pooling, _ = pooling_of(name, "min_norm", input, dims, window)
+        return _largest_of_windows(input.to(like.dtype), pooling.windows, like.shape[-dims:], return_indices)
 
     return pool
 

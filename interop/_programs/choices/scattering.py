@@ -44,8 +44,8 @@ def _scatter(
 
     def largest(numbers: Tensor) -> Tensor:
         """Return the largest of the numbers that go to each result."""
-        own, further = numbers.split([input.numel(), source.numel()])
-        shaped = own.view(input.shape), dim, index, further.view(source.shape)
+        of_input, of_source = numbers.split([input.numel(), source.numel()])
+        shaped = of_input.view(input.shape), dim, index, of_source.view(source.shape)
         return in_torch(*shaped, "amax", include_self=include_self)
 
     leads = lead(value_of(elements), best)

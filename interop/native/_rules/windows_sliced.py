@@ -128,6 +128,7 @@ def number_of_largest(pooling: Pooling, x: Tensor, values: Tensor) -> np.ndarray
 
 @functools.lru_cache(maxsize=1024)
 def _places(pooling: Pooling, lengths: tuple[int, ...]) -> Sequence[Place]:
+    """Return the places along all axes of images with these lengths."""
     return _crossed([line.places for line in _lines(pooling, lengths)])
 
 
