@@ -22,7 +22,7 @@ import contextlib
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -30,7 +30,8 @@ from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.autograd.graph import Node, get_gradient_edge
 
-from interop._programs.order import are_late, value_and_tangent
+from interop._programs.order import are_late, value_and_tangent, value_of
+from interop._torch.forms import functions_named
 from interop._torch.grad_state import leaves_behind, nodes_behind
 from interop._torch.in_numpy import is_any
 from interop._torch.private_api import is_transformed, is_view, with_old_versions, without_forward_mode
@@ -258,7 +259,8 @@ def _path_of_rows(node: Node, i: int, gradient: Tensor, active: Sequence[Tensor]
 
 # fmt: off
 _SELECTIONS = frozenset((
-    "Where", "MaskedFill", "MaskedScatter", "MaskedSelect", "Index", "IndexSelect", "IndexPut", "IndexPutImpl",
+    "Where", "MaskedFill", "MaskedScatter", "MaskedSelect", "NanToNum", "Nansum",
+    "Index", "IndexSelect", "IndexPut", "IndexPutImpl",
     "Gather", "Scatter", "ScatterAdd", "Take", "Select", "Slice", "SelectScatter", "SliceScatter", "Diagonal",
     "Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Cat", "Stack", "Expand", "View", "ReshapeAlias",
     "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Flip",
@@ -268,15 +270,16 @@ _SELECTIONS = frozenset((
 ))
 """The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((
-    "Abs", "Acos", "Acosh", "Add", "Addcdiv", "Addcmul", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "Ceil", "Celu",
+    "Abs", "Acos", "Acosh", "Add", "Addcdiv", "Addcmul", "Asin", "Asinh", "Atan", "Atan2", "Atanh",
+    "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "Ceil", "Celu",
     "Cos", "Cosh", "Deg2Rad", "Digamma", "Div", "Elu", "Erf", "Erfc", "Erfinv", "Exp", "Exp2", "Expm1",
     "Floor", "Fmod", "Frac", "Gelu", "Hardshrink", "Hardsigmoid", "Hardswish", "HuberLoss", "Hypot", "LeakyRelu",
     "LeakyReluBackward", "Lerp", "Lgamma", "Log", "Log10", "Log1P", "Log2", "Logaddexp", "Logaddexp2", "Logit",
-    "LogSigmoid", "Mish", "MseLoss", "Mul", "NanToNum", "NativeDropout", "Neg", "Polygamma", "Pow", "PreluKernel",
+    "LogSigmoid", "Mish", "MseLoss", "Mul", "NativeDropout", "Neg", "Polygamma", "Pow", "PreluKernel",
     "Rad2Deg",
     "Reciprocal", "Remainder", "Round", "Rsqrt", "Rsub", "Sgn", "Sigmoid", "Sign", "Silu", "Sin", "Sinc", "Sinh",
-    "SmoothL1Loss", "Softplus", "Softshrink", "SpecialEntr", "SpecialNdtri", "SpecialXlog1Py", "Sqrt", "Sub", "Tan",
-    "Tanh", "Threshold", "Trunc", "Xlogy",
+    "SmoothL1Loss", "SoftMarginLoss", "Softplus", "Softshrink", "SpecialEntr", "SpecialNdtri", "SpecialXlog1Py",
+    "Sqrt", "Sub", "Tan", "Tanh", "Threshold", "Trunc", "Xlogy",
 ))
 """The nodes whose results have each element made of the elements in its place, or a loss of those in all places."""
 _IN_ROWS = frozenset((
@@ -299,24 +302,21 @@ class Losses:
     keeps its graph, without a guard.
 
     A loss is a number that the block leaves. A slope shows in the tangents of the result of a function
-    without bound: they are not finite.
+    without bound: they are not finite. Or it is that of another function, behind a constant that is not finite, such as
+    a missing target: then the values are not finite where they are left out.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self._numbers: list[weakref.ref[Tensor]] = []
-        self._sums_of_tangents: list[Tensor] = []
+        self._sums: list[Tensor] = []
         self._is_singular = False
 
     def see(self, function: Callable[..., Any], args: Sequence[Any], result: Any) -> None:
         """Look at a result of a function."""
-        if torch.is_grad_enabled() and has_slope_without_bound(function, args):
-            for tensor in result if isinstance(result, tuple | list) else (result,):
-                if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                    # A sum is finite only if all tangents are. To look at it here would wait for the device.
-                    # Where tangents are late, slopes are finite where cubes of the values are, as of 1 / sqrt(x).
-                    shown = tensor.detach() ** 3 if are_late() else value_and_tangent(tensor)[1]
-                    self._sums_of_tangents.append(shown.sum())
+        if torch.is_grad_enabled():
+            # A sum is finite only if all its terms are. To look at it here would wait for the device.
+            self._sums += [numbers.sum() for numbers in _showing_slopes(function, args, result)]
             if is_transformed():  # behind its vmap nobody can look at a batch
                 self._settle_slopes()
         if isinstance(result, Tensor) and not result.dim() and result.requires_grad and not is_transformed():
@@ -336,8 +336,8 @@ class Losses:
                 self._settle_loss(loss, root)
 
     def _settle_slopes(self) -> None:
-        self._is_singular |= any(is_any(~total.isfinite()) for total in self._sums_of_tangents)
-        self._sums_of_tangents.clear()
+        self._is_singular |= any(is_any(~total.isfinite()) for total in self._sums)
+        self._sums.clear()
 
     def _settle_loss(self, loss: Tensor, root: Node) -> None:
         # The loss becomes a function of all leaves, though those of the parameters alone are mended: the backward pass
@@ -367,6 +367,31 @@ class Losses:
         # The tangent went with the old graph, and what follows may still choose by it.
         with torch.no_grad(), with_old_versions([loss]):
             loss.copy_(forward_ad.make_dual(loss.detach(), tangent))
+
+
+def _showing_slopes(function: Callable[..., Any], args: Sequence[Any], result: Any) -> Iterator[Tensor]:
+    """Yield numbers that are finite only if the slopes are that the function has, or leaves behind."""
+    if has_slope_without_bound(function, args):
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                # Where tangents are late, slopes are finite where cubes of the values are, as of 1 / sqrt(x).
+                yield tensor.detach() ** 3 if are_late() else value_and_tangent(tensor)[1]
+    if function in _LEAVING_OUT and isinstance(result, Tensor) and not is_view(result):
+        for x in args:
+            # Not of a leaf: it may be a large table, of which few rows are read. A vmap does not tell leaves.
+            if isinstance(x, Tensor) and x.is_floating_point() and (x.grad_fn or is_transformed()):
+                yield value_of(x)
+
+
+_LEAVING_OUT = frozenset(
+    function
+    for name in (
+        *("where", "masked_fill", "masked_select", "__getitem__", "index_select", "gather"),
+        *("nansum", "nanmean", "nan_to_num"),
+    )
+    for function in functions_named(name)
+)
+"""The functions by which a program leaves out elements that are not finite, so that its loss is."""
 
 
 class _Settled(torch.autograd.Function):

@@ -1,0 +1,73 @@
+"""`interop.grad` and `along` of losses that leave out missing targets: against the loss of those that are there."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+import interop
+
+Tensor = torch.Tensor
+IS_THERE = torch.tensor([True, False, True])
+TARGETS = torch.where(IS_THERE, torch.tensor([1.0, 0.0, 0.5]), math.nan)
+WEIGHT, INPUTS = torch.tensor([0.25, -0.5]), torch.tensor([[1.0, 2.0], [0.0, 3.0], [2.0, 1.0]])
+
+
+def left_out(errors: Tensor) -> Tensor:
+    return torch.where(IS_THERE, errors, 0.0)
+
+
+ERRORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "square": lambda y, t: (y - t) ** 2,
+    "mse_loss": lambda y, t: functional.mse_loss(y, t, reduction="none"),
+    "smooth_l1_loss": lambda y, t: functional.smooth_l1_loss(y, t, reduction="none"),
+    "cross entropy": lambda y, t: functional.binary_cross_entropy_with_logits(y, t, reduction="none"),
+    "soft_margin_loss": lambda y, t: functional.soft_margin_loss(y, t, reduction="none"),
+    "product": lambda y, t: y * t,
+}
+"""Functions of a prediction and a target, whose slope is NaN where the target is."""
+LEAVING_OUT: dict[str, Callable[[Tensor], Tensor]] = {
+    "where": left_out,
+    "masked_fill": lambda errors: errors.masked_fill(~IS_THERE, 0.0),
+    "mask": lambda errors: errors[IS_THERE],
+    "masked_select": lambda errors: errors.masked_select(IS_THERE),
+    "index": lambda errors: errors[torch.tensor([2, 0])],
+    "index_select": lambda errors: errors.index_select(0, torch.tensor([0, 2])),
+    "gather": lambda errors: errors.gather(0, torch.tensor([0, 2])),
+    "nansum": lambda errors: errors.nansum(),
+    "nanmean": lambda errors: errors.nanmean() * 2,
+    "nan_to_num": lambda errors: errors.nan_to_num(0.0),
+    "vmap": lambda errors: torch.func.vmap(lambda e, there: torch.where(there, e, 0.0))(errors, IS_THERE),
+}
+
+
+def gradient_in_along(loss: Callable[[Tensor], Tensor]) -> Tensor:
+    weight = WEIGHT.clone().requires_grad_()
+    with interop.along(weight):
+        value = loss(weight)
+    value.backward()
+    assert weight.grad is not None
+    return weight.grad
+
+
+@pytest.mark.parametrize(
+    ("of_it", "leave_out"), [*((name, "where") for name in ERRORS), *(("square", name) for name in LEAVING_OUT)]
+)
+def test_the_gradient_is_that_of_the_targets_that_are_there(of_it: str, leave_out: str) -> None:
+    def loss(weight: Tensor) -> Tensor:
+        return LEAVING_OUT[leave_out](ERRORS[of_it](INPUTS @ weight, TARGETS)).sum()
+
+    def behind_a_tie(weight: Tensor) -> Tensor:
+        """That the block has tangents from there on; the two halves have a slope of 1."""
+        moved = weight - WEIGHT
+        return (moved.relu() - (-moved).relu()).sum() + loss(weight)
+
+    weight = WEIGHT.clone().requires_grad_()
+    ERRORS[of_it](INPUTS[IS_THERE] @ weight, TARGETS[IS_THERE]).sum().backward()
+    expected = weight.grad
+    assert expected is not None
+    torch.testing.assert_close(interop.grad(loss)(WEIGHT), expected)
+    torch.testing.assert_close(gradient_in_along(loss), expected)
+    torch.testing.assert_close(gradient_in_along(behind_a_tie), expected + 1)
