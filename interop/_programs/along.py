@@ -75,7 +75,8 @@ def along(
 
     Raises:
       TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, was made under
-        `torch.inference_mode`, or is cut into parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism.
+        `torch.inference_mode`, or is cut into parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism;
+        ``generator`` is no `torch.Generator`.
       ValueError: no parameter requires grad, or one is of a lazy module that has not run; ``direction`` has another
         number of tensors, or one has another shape, dtype or device, or is not finite; both ``direction`` and
         ``generator`` are given.
@@ -99,8 +100,9 @@ def along(
         drawn = _DRAWN.setdefault(moving[0], Drawn())
         direction = drawn.of(moving) if generator is None else random_direction(moving, moving, generator)
     else:
-        direction = [direction] if isinstance(direction, torch.Tensor) else list(direction)
-        direction = checked_direction("along", moving, "parameters that require grad", direction, "direction")
+        if isinstance(direction, torch.Tensor) or not isinstance(direction, Iterable):
+            direction = [direction]
+        direction = checked_direction("along", moving, "parameters that require grad", [*direction], "direction")
         refuse_infinite("along", direction)
     losses = Losses(moving)
     directions = dict(zip(moving, direction, strict=True))

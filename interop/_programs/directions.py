@@ -114,7 +114,14 @@ def refuse_infinite(name: str, direction: Tree) -> None:
         raise ValueError(f"{name}: direction has NaN or infinity, which point nowhere; pass finite numbers.")
 
 
+def check_generator(name: str, generator: torch.Generator | None) -> None:
+    """Raise unless the generator of a caller of the function of that name is one, if there is any."""
+    if not isinstance(generator, torch.Generator | None):
+        raise TypeError(f"{name}: generator is {generator!r}; pass torch.Generator().manual_seed(0), of any seed.")
+
+
 def refuse_both(name: str, direction: Tree, generator: torch.Generator | None) -> None:
     """Raise if the caller of the function of that name gave a direction, and a generator to draw one."""
+    check_generator(name, generator)
     if direction is not None and generator is not None:
         raise ValueError(f"{name}: direction and generator are both given; pass direction, or a generator to draw one.")

@@ -35,6 +35,10 @@ CURES_OF_FUNCTIONS = {
     "((input - target) ** 2).mean().",
     "Cannot access data pointer": "{} does not reach into a function that reads memory, as an RNN of packed sequences "
     "does: call it in a block of along.",
+    **dict.fromkeys(
+        ("cannot register a hook", "can't retain_grad"),
+        "{} does not reach hooks and gradients of tensors within the function: call it in a block of along.",
+    ),
     "does not have a grad_fn": "{} does not reach torch.autograd.grad and backward() within the function: call "
     "torch.func.grad there.",
 }

@@ -21,6 +21,7 @@ from interop._programs.decided import Decided
 from interop._programs.directions import (
     Drawn,
     Tree,
+    check_generator,
     checked_direction,
     leaves_of,
     random_direction,
@@ -150,7 +151,8 @@ def grad(
       which ``fun`` runs once more, as in `directional_derivative`.
 
     Raises:
-      TypeError: ``fun`` is not callable; when called, an argument is not of floating-point tensors.
+      TypeError: ``fun`` is not callable, or ``generator`` no `torch.Generator`; when called, an argument is not of
+        floating-point tensors.
       ValueError: both ``direction`` and ``generator`` are given; when called, ``direction`` has another structure,
         shape or dtype than the argument, or is not finite.
       RuntimeError: when called, as `directional_derivative` or `torch.func.grad`.
@@ -224,7 +226,8 @@ def subdifferential(
       and leaves running averages and torch's random numbers as they are.
 
     Raises:
-      TypeError: ``fun`` is not callable; when called, an argument is not of floating-point tensors.
+      TypeError: ``fun`` is not callable, or ``generator`` no `torch.Generator`; when called, an argument is not of
+        floating-point tensors.
       ValueError: ``directions`` is not a positive number; when called, a gradient is not finite.
       RuntimeError: when called, as `grad`.
       NotImplementedError: when called, as `grad`.
@@ -240,6 +243,7 @@ def subdifferential(
     """
     check_function("subdifferential", fun)
     check_directions(directions)
+    check_generator("subdifferential", generator)
 
     @functools.wraps(fun)
     def search(*args: Any, **kwargs: Any) -> Subdifferential:
@@ -293,11 +297,10 @@ def _differentiated(
     def primal(*active: Tree) -> tuple[torch.Tensor, torch.Tensor]:
         def of_active(*active: Tree) -> Any:
             moving = dict(zip(positions, active, strict=True))
-            return fun(*(moving.get(i, arg) for i, arg in enumerate(args)), **kwargs)
+            return _checked_scalar(name, fun(*(moving.get(i, arg) for i, arg in enumerate(args)), **kwargs))
 
         nonlocal node
         value, derivative = _pushed_forward(name, of_active, active, tuple(tangents))
-        _check_scalar(name, value)
         # Taken here, within the vjp: the value that a transformation of torch.func returns has lost its node.
         node = value.grad_fn
         return value, derivative
@@ -312,15 +315,18 @@ def _differentiated(
     return derivative, gradient[0] if isinstance(argnums, int) else gradient
 
 
-def _check_scalar(name: str, value: Any) -> None:
-    """Raise unless the result of the function is one real number."""
+def _checked_scalar(name: str, value: Any) -> torch.Tensor:
+    """Return the result of the function; raise unless it is one real number."""
     if not isinstance(value, torch.Tensor):
-        raise RuntimeError(f"{name}: the result of fun is {type(value).__name__}; return a scalar, such as a sum.")
+        raise RuntimeError(
+            f"{name}: the result of fun is {type(value).__name__}; return a scalar tensor, as a sum, and no item()."
+        )
     if value.dim() or not value.is_floating_point():
         raise RuntimeError(
             f"{name}: the result of fun is a tensor of shape {tuple(value.shape)} and {value.dtype}; return a real "
             "scalar, such as a sum."
         )
+    return value
 
 
 def _pushed_forward(name: str, fun: Callable[..., R], inputs: tuple[Tree, ...], v: tuple[Tree, ...]) -> tuple[R, R]:

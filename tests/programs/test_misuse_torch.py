@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +103,28 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: interop.grad(torch.abs, direction=1.0)(ZERO),
         ValueError,
         "direction has 1.0; pass tensors, of the shapes and dtypes of the argument",
+    ),
+    "numbers for the direction of parameters": (
+        lambda: interop.along(torch.nn.Linear(1, 1, bias=False), direction=1.0).__enter__(),
+        ValueError,
+        "along: direction has 1.0; pass tensors",
+    ),
+    **{
+        f"a seed for a generator of {call}": (
+            lambda derive=derive: derive(generator=1),
+            TypeError,
+            f"{call}: generator is 1; pass torch.Generator",
+        )
+        for call, derive in {
+            "grad": functools.partial(interop.grad, torch.abs),
+            "subdifferential": functools.partial(interop.subdifferential, torch.abs),
+            "along": lambda generator: interop.along(torch.nn.Linear(1, 1), generator=generator).__enter__(),
+        }.items()
+    },
+    "a float": (
+        lambda: interop.grad(lambda x: x.item())(ZERO),
+        RuntimeError,
+        r"grad: the result of fun is float; return a scalar tensor, as a sum, and no item\(\)",
     ),
     "no such argument": (lambda: interop.grad(torch.abs, 1)(ZERO), TypeError, "argnums is 1, and the number"),
     "an argument twice": (
@@ -224,6 +247,20 @@ def test_elements_that_share_memory_name_the_cure(name: str) -> None:
         "pass a clone()."
     ]
     assert interop.grad(torch.sum)(x.detach().clone()).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("put", [lambda y: y.register_hook(torch.neg), torch.Tensor.retain_grad])
+def test_hooks_of_tensors_in_a_function_name_the_cure(put: Callable[[torch.Tensor], Any]) -> None:
+    def fun(x: torch.Tensor) -> torch.Tensor:
+        y = 2 * x
+        put(y)
+        return y.sum()
+
+    with pytest.raises(RuntimeError) as raised:
+        interop.grad(fun)(torch.ones(2))
+    assert "call it in a block of along" in raised.value.__notes__[0]
+    with interop.along(x := torch.ones(2, requires_grad=True)):
+        fun(x).backward()
 
 
 @pytest.mark.parametrize("derivative", [torch.func.jacfwd, torch.func.hessian])

@@ -251,6 +251,21 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         ),
         tensor([[0.0, 0.0], [3.0, -4.0]]),
     ),
+    "norms by hand, moved about": (
+        lambda x: sum(
+            i * (moved((x**2).sum(-1, keepdim=True)).sqrt() * torch.tensor([1.0, 2.0])).sum()
+            for i, moved in enumerate(
+                (
+                    *(lambda s: s.T, lambda s: s.mT, torch.t, lambda s: s.transpose(0, 1), lambda s: s.permute(1, 0)),
+                    *(lambda s: s.movedim(0, 1), lambda s: s.swapaxes(0, 1), lambda s: s.t().contiguous(), torch.clone),
+                    *(lambda s: s.expand(2, 2), lambda s: s.repeat(1, 2), lambda s: s.flip(0)),
+                    *(lambda s: s.select(0, 0), lambda s: s.narrow(0, 0, 1), torch.diagonal),
+                ),
+                1,
+            )
+        ),
+        tensor([[0.0, 0.0], [3.0, -4.0]]),
+    ),
     "distances": (
         lambda x, y: torch.cdist(x, y).sum() + torch.cdist(x, x, 1).sum() + F.pdist(x).sum() + F.pdist(x, math.inf),
         tensor([[0.0, 0.0], [3.0, -4.0], [0.0, 0.0]]),

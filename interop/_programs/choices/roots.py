@@ -193,7 +193,11 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
     "where": functools.partial(_linear, (1, 2)),
     "masked_fill": functools.partial(_linear, (0, 2)),
     **dict.fromkeys(
-        ("sum", "mean", "reshape", "view", "flatten", "squeeze", "unsqueeze", "__getitem__"),
+        (
+            *("sum", "mean", "reshape", "view", "flatten", "squeeze", "unsqueeze", "expand", "repeat", "transpose"),
+            *("t", "permute", "movedim", "swapaxes", "flip", "clone", "contiguous", "select", "narrow", "diagonal"),
+            "__getitem__",
+        ),
         functools.partial(_linear, (0,)),
     ),
 }
@@ -201,6 +205,8 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
 
 def _watched() -> Iterator[tuple[Function, Function]]:
     watches: dict[str, Function] = {name: functools.partial(_watch, maker) for name, maker in _MAKERS.items()}
+    for attribute in (torch.Tensor.T.__get__, torch.Tensor.mT.__get__):  # type: ignore[attr-defined]
+        yield attribute, functools.partial(watches["transpose"], attribute)
     for name, watch in {**watches, "mul": _watch_product, "multiply": _watch_product}.items():
         functions = (getattr(home, name, None) for home in (torch, torch.Tensor, functional))
         for function in (*filter(None, functions), *operators_named(name)):
