@@ -266,7 +266,7 @@ _SELECTIONS = frozenset((
     "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Flip",
     "Roll", "Repeat", "torch::autograd::CopyBackwards", "torch::autograd::Identity", "ConstantPadNd", "Tril", "Triu",
     "Sum", "Mean", "Cumsum", "Embedding", "Clamp", "ClampMin", "ClampMax", "Hardtanh", "Relu", "Maximum", "Minimum",
-    "Fmax", "Fmin", "ThresholdBackward",
+    "Fmax", "Fmin", "Threshold", "ThresholdBackward",
 ))
 """The nodes, by their names but for the ending, that move elements or add them up: a 0 among their slopes is a cut."""
 _ELEMENTWISE = frozenset((
@@ -279,7 +279,7 @@ _ELEMENTWISE = frozenset((
     "Rad2Deg",
     "Reciprocal", "Remainder", "Round", "Rsqrt", "Rsub", "Sgn", "Sigmoid", "Sign", "Silu", "Sin", "Sinc", "Sinh",
     "SmoothL1Loss", "SoftMarginLoss", "Softplus", "Softshrink", "SpecialEntr", "SpecialNdtri", "SpecialXlog1Py",
-    "Sqrt", "Sub", "Tan", "Tanh", "Threshold", "Trunc", "Xlogy",
+    "Sqrt", "Sub", "Tan", "Tanh", "Trunc", "Xlogy",
 ))
 """The nodes whose results have each element made of the elements in its place, or a loss of those in all places."""
 _IN_ROWS = frozenset((

@@ -46,6 +46,7 @@ def still_places(x: torch.Tensor) -> Sequence[float]:
 
 
 _BOUNDS = {
+    "ThresholdBackward0": ("_saved_threshold",),
     "HardtanhBackward0": ("_saved_min_val", "_saved_max_val"),
     "ClampBackward1": ("_saved_min", "_saved_max"),
     "ClampMinBackward0": ("_saved_min",),

@@ -14,13 +14,17 @@ import torch
 from torch.nn import functional
 
 from interop._programs.choices.selections import abs
-from interop._programs.order import are_late, place_ahead, value_and_tangent
+from interop._programs.order import are_late, place_ahead, value_and_tangent, value_of
 from interop._programs.still_places import still_places
 from interop._torch.in_numpy import is_any
-from interop._torch.private_api import without_dispatch_modes, without_transformations
+from interop._torch.private_api import (
+    is_of_a_batch,
+    without_dispatch_modes,
+    without_transformations,
+)
 from interop.native._rules.windows import windows_on_tie
 from interop.native._rules.windows_indexed import index_of_windows
-from interop.native._rules.windows_stage import AdaptiveWindows, is_plain, pooling_of
+from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, adapted, is_plain, pooling_of
 from jaxclamp._rules.windows import Windows
 
 Tensor = torch.Tensor
@@ -30,7 +34,6 @@ Function = Callable[..., Any]
 def max_pool(name: str) -> Function:
     """Return torch's pool of that name, ``max_pool2d`` for example, whose windows have one size."""
     in_torch: Function = getattr(functional, name)
-    dims = int(name[-2])
 
     def pool(
         input: Tensor,
@@ -42,18 +45,14 @@ def max_pool(name: str) -> Function:
         return_indices: bool = False,
     ) -> Any:
         window = (kernel_size, stride, padding, dilation, ceil_mode)
-        if are_late() and is_plain(input):  # torch's own function is right if no window has a tie that moves
-            result = in_torch(input, *window, return_indices=return_indices)
-            values = (result[0] if return_indices else result).detach()
-            pooling, _ = pooling_of(name, "min_norm", input, dims, window)
-            tied = torch.as_tensor(windows_on_tie(pooling, input.detach(), values))
-            for place in still_places(input):
-                tied = tied & (values != place)
-            if not is_any(tied):
-                return result
-        like = _of_one_image(in_torch, input, window, return_indices)
-        pooling, _ = pooling_of(name, "min_norm", input, dims, window)
-        return _largest_of_windows(input.to(like.dtype), pooling.windows, like.shape[-dims:], return_indices)
+
+        def called(x: Tensor, has_indices: bool) -> Any:
+            return in_torch(x, *window, return_indices=has_indices)
+
+        def pooling() -> Pooling:
+            return pooling_of(name, "min_norm", input, int(name[-2]), window)[0]
+
+        return _pooled(called, pooling, input, return_indices)
 
     return pool
 
@@ -61,55 +60,84 @@ def max_pool(name: str) -> Function:
 def adaptive_max_pool(name: str) -> Function:
     """Return torch's pool of that name, whose windows are as large as the number of results asks for."""
     in_torch: Function = getattr(functional, name)
-    dims = int(name[-2])
 
     def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        like = _of_one_image(in_torch, input, (output_size,), return_indices)
-        counts = tuple(like.shape[-dims:])
-        if 0 in counts:  # there are no windows, and torch does not differentiate that
-            return in_torch(input, output_size, return_indices)
-        return _largest_of_windows(input.to(like.dtype), AdaptiveWindows(counts), counts, return_indices)
+        def called(x: Tensor, has_indices: bool) -> Any:
+            return in_torch(x, output_size, has_indices)
+
+        def pooling() -> Pooling:
+            return Pooling(adapted(name, input, output_size)[0], "min_norm")
+
+        return _pooled(called, pooling, input, return_indices)
 
     return pool
 
 
-def _of_one_image(in_torch: Function, input: Tensor, window: Sequence[Any], return_indices: bool) -> Tensor:
-    """Pool one image, or one channel: torch says how many windows there are, and in which dtype autocast has them."""
-    result = in_torch(input.detach()[:1], *window, return_indices=return_indices)
-    return result[0] if return_indices else result
+def _pooled(
+    in_torch: Callable[[Tensor, bool], Any], pooling: Callable[[], Pooling], input: Tensor, has_indices: bool
+) -> Any:
+    """Decide a pool of torch, which is right itself if no window has a tie that moves.
 
+    ``in_torch`` takes the input and whether to return indices, too. It is called first, to refuse wrong arguments.
+    """
+    value = value_of(input)
+    can_look = is_plain(value) and not is_of_a_batch(value)
+    if are_late() and can_look:
+        result = in_torch(input, has_indices)
+        values = value_of(result[0] if has_indices else result)
+        tied = torch.as_tensor(windows_on_tie(pooling(), value, values))
+        for still in still_places(input):
+            tied = tied & (values != still)
+        if is_any(tied):
+            value_and_tangent(input)  # to have the tangent, if it is late
+        return result
 
-def _largest_of_windows(
-    input: Tensor, windows: Windows | AdaptiveWindows, counts: Sequence[int], return_indices: bool
-) -> tuple[Tensor, Tensor] | Tensor:
-    flat = input.flatten(-len(counts)).flatten(0, -2)  # torch selects fastest from rows
-    elements = _elements(windows, tuple(input.shape[-len(counts) :]), tuple(counts)).to(input.device)
-    # For each row, a place of the window in axis 1, and the window in axis 2.
-    value, tangent = (
-        x.index_select(1, elements.flatten()).unflatten(1, elements.shape) for x in value_and_tangent(flat)
-    )
-    place = place_ahead(value, tangent, 1)
+    # One image: torch says how many windows there are, and in which dtype autocast has them.
+    like = in_torch(value[:1], has_indices)
+    like = like[0] if has_indices else like
+    if not like.numel():  # there are no windows, and torch does not differentiate that
+        return in_torch(input, has_indices)
+    windows = pooling()
+    lengths, counts = (tuple(x.shape[-windows.dims :]) for x in (input, like))
+    elements, limits = _elements(windows.windows, lengths, counts)
+    elements = elements.to(input.device)
+    flat = input.to(like.dtype).reshape(-1, math.prod(lengths))  # torch selects fastest from rows
+    value, tangent = value_and_tangent(flat)
+
+    def in_windows(rows: Tensor) -> Tensor:
+        """Return for each row a place of the window in axis 1, and the window in axis 2."""
+        return rows.index_select(1, elements.flatten()).unflatten(1, elements.shape)
+
+    values = in_windows(value)
+    if limits is not None:
+        values = torch.minimum(values, limits.to(values))
+    place = place_ahead(values, lambda: in_windows(tangent), 1)
     index = elements.expand(len(flat), -1, -1).gather(1, place).squeeze(1)
-    shape = (*input.shape[: -len(counts)], *counts)
+    shape = (*input.shape[: -windows.dims], *counts)
     result = flat.gather(1, index).reshape(shape)
-    return (result, index.reshape(shape)) if return_indices else result
+    return (result, index.reshape(shape)) if has_indices else result
 
 
 @functools.lru_cache(maxsize=64)
-def _elements(windows: Windows | AdaptiveWindows, lengths: tuple[int, ...], counts: tuple[int, ...]) -> Tensor:
+def _elements(
+    windows: Windows | AdaptiveWindows, lengths: tuple[int, ...], counts: tuple[int, ...]
+) -> tuple[Tensor, Tensor | None]:
     """Return for each place in a window (rows) and each window (columns) the element there, in row-major order.
 
-    A place that is padding, or behind the end of a window, has an element of the same window, which changes no maximum.
+    A place that is padding, or behind the end of a window, has an element of the same window. So that it makes no tie,
+    its value is limited: the limits are minus infinity there, and infinity elsewhere, or None if there is no padding.
     """
     # Outside of transformations and graphs, as later calls within others have the same index.
     with without_transformations(), without_dispatch_modes():
         # On the CPU: on a GPU the check below would have to wait.
         index, exist = index_of_windows(windows, lengths, counts, torch.device("cpu"))
+        if exist.all():
+            return index, None
         if not exist.any(0).all():
             raise NotImplementedError(
                 "max_pool: a window reaches over the elements with its dilation, and has padding alone; use less."
             )
-        return torch.where(exist, index, torch.where(exist, index, 0).amax(0))
+        return torch.where(exist, index, torch.where(exist, index, 0).amax(0)), torch.where(exist, math.inf, -math.inf)
 
 
 def fractional_max_pool(name: str) -> Function:
@@ -136,10 +164,12 @@ def fractional_max_pool(name: str) -> Function:
         for length, size in zip(input.shape[-dims:], sizes, strict=True):
             window = (window[:, None] * length + torch.arange(size, device=input.device)).flatten()
         elements = begins.flatten(-dims).unsqueeze(-2) + window.unsqueeze(-1)
-        value, tangent = (
-            x.unsqueeze(-2).expand(*elements.shape[:-1], -1).gather(-1, elements) for x in (value, tangent)
-        )
-        index = elements.gather(-2, place_ahead(value, tangent, -2)).reshape(begins.shape)
+
+        def in_windows(x: Tensor) -> Tensor:
+            return x.unsqueeze(-2).expand(*elements.shape[:-1], -1).gather(-1, elements)
+
+        place = place_ahead(in_windows(value), lambda: in_windows(tangent), -2)
+        index = elements.gather(-2, place).reshape(begins.shape)
         result = input.to(like.dtype).flatten(-dims).gather(-1, index.flatten(-dims)).reshape(index.shape)
         return (result, index) if return_indices else result
 

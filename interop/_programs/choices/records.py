@@ -16,7 +16,7 @@ from interop import native
 from interop._bridge.signatures import torch_counterpart
 from interop._programs.choices.kinks import at_kinks, in_form, pieces_at_kinks
 from interop._programs.choices.selections import fold
-from interop._programs.order import are_late, may_be_at
+from interop._programs.order import may_be_at
 from jaxclamp import OPS, Op
 from jaxclamp._rules.kinked import Kinked
 from jaxclamp._rules.selection import Affine, Selection
@@ -55,12 +55,14 @@ def _in_torch(op: Op, choose: Callable[..., Tensor]) -> Choice:
 
 def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     applied: Any = op.applied(x, *parameters)
-    rule, bounds = applied.rule, applied.operands[1:]
-    # A clamp without bounds has no steps, and torch refuses it.
-    has_tensors = any(isinstance(bound, Tensor) for bound in bounds)
-    if not rule.steps or (are_late() and not has_tensors and not may_be_at(x, *bounds)):
+    bounds = applied.operands[1:]
+    if not applied.rule.steps:  # a clamp without bounds, which torch refuses
         return in_torch(x, *parameters)
-    return fold(rule, *applied.operands)
+    if not any(isinstance(bound, Tensor) for bound in bounds) and not may_be_at(x, *bounds):
+        # Torch's own kernel is right. As it is written in `interop.native`, since `torch.clamp` computes masks first.
+        function: Choice = native.NATIVE[op.name].__wrapped__  # type: ignore[attr-defined]
+        return function(x, *parameters)
+    return fold(applied.rule, *applied.operands)
 
 
 def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:

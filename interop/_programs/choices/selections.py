@@ -53,9 +53,7 @@ def fold(rule: Selection, input: Tensor, *bounds: Operand) -> Tensor:
     if set(rule.steps) <= {jnp.maximum, jnp.minimum}:
         numbers = [bound for bound in bounds if isinstance(bound, int | float) and not math.isnan(bound)]
         if len(numbers) == len(rule.steps):
-            ends = {_END[step]: bound for step, bound in zip(rule.steps, numbers, strict=True)}
-            is_on_end = may_be_at(input, *filter(math.isfinite, numbers))
-            return (_between if is_on_end else _off_ends)(input, ends)
+            return _between(input, {_END[step]: bound for step, bound in zip(rule.steps, numbers, strict=True)})
     value = input
     for step, bound in zip(rule.steps, bounds, strict=True):
         value = _STEPS[step](value, bound)
@@ -71,7 +69,7 @@ _BEYOND = {"min": operator.lt, "max": operator.gt}
 
 
 def _between(input: Tensor, ends: Mapping[str, float]) -> Tensor:
-    """Keep ``input`` between numbers, on one of which an element is: one choice, in place of one for each of them.
+    """Keep ``input`` between numbers: one choice, in place of one for each of them.
 
     ``hardtanh(x, 0, 6)`` at 0, where x moves by -2, is beyond 0, and its slope is 0. Where x moves by 2, it is 1.
     """
@@ -81,13 +79,6 @@ def _between(input: Tensor, ends: Mapping[str, float]) -> Tensor:
     # Its slopes are right now. Where they are 0, its value becomes that of the bound.
     result.detach().copy_(value_of(input).clamp(**ends))
     return result
-
-
-def _off_ends(input: Tensor, ends: Mapping[str, float]) -> Tensor:
-    """Do the same where no element is on an end, by fewer calls; `torch.where` keeps a mask."""
-    value = value_of(input)
-    beyond = functools.reduce(torch.logical_or, [_BEYOND[name](value, end) for name, end in ends.items()])
-    return torch.where(beyond, value.clamp(**ends), input)
 
 
 def abs(input: Tensor) -> Tensor:
