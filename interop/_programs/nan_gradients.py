@@ -315,8 +315,10 @@ class Losses:
     def see(self, function: Callable[..., Any], args: Sequence[Any], result: Any) -> None:
         """Look at a result of a function."""
         if torch.is_grad_enabled():
-            # A sum is finite only if all its terms are. To look at it here would wait for the device.
-            self._sums += [numbers.sum() for numbers in _showing_slopes(function, args, result)]
+            # A sum is finite only if all its terms are; in 16 bits it would overflow. To look at it here would wait for
+            # the device.
+            for numbers in _showing_slopes(function, args, result):
+                self._sums.append(numbers.sum(dtype=torch.promote_types(numbers.dtype, torch.float32)))
             if is_transformed():  # behind its vmap nobody can look at a batch
                 self._settle_slopes()
         if isinstance(result, Tensor) and not result.dim() and result.requires_grad and not is_transformed():

@@ -71,3 +71,13 @@ def test_the_gradient_is_that_of_the_targets_that_are_there(of_it: str, leave_ou
     torch.testing.assert_close(interop.grad(loss)(WEIGHT), expected)
     torch.testing.assert_close(gradient_in_along(loss), expected)
     torch.testing.assert_close(gradient_in_along(behind_a_tie), expected + 1)
+
+
+def test_numbers_of_16_bits_whose_sum_overflows_cost_no_further_pass() -> None:
+    x, passes = torch.ones(100_000, dtype=torch.float16, requires_grad=True), []
+    with interop.along(x):
+        y = 2 * x
+        y.register_hook(passes.append)
+        loss = torch.where(x > 0, y, 0.0).float().mean()
+    loss.backward()
+    assert len(passes) == 1
