@@ -212,6 +212,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     **dict.fromkeys(("abs", "absolute", "__abs__"), selections.abs),
     "prelu": kinks.prelu,
     "i0e": kinks.i0e,
+    "softsign": kinks.softsign,
     "rrelu": kinks.rrelu,
     **dict.fromkeys(("eq", "__eq__"), comparisons.comparison(operator.eq)),
     **dict.fromkeys(("ne", "not_equal", "__ne__"), comparisons.comparison(operator.ne)),

@@ -245,14 +245,14 @@ _NAMES_OF_SMOOTH = (
     "narrow", "select", "__getitem__", "index_select", "gather", "where", "masked_fill", "tril", "triu", "flip",
     "roll", "pad", "lerp", "addcmul", "mse_loss", "nll_loss",
     "binary_cross_entropy_with_logits", "pixel_shuffle", "interpolate", "unfold", "diagonal", "atleast_1d",
-    "atleast_2d", "atleast_3d", "broadcast_tensors", "dropout2d", "softsign", "tanhshrink", "glu", "copy_", "float",
+    "atleast_2d", "atleast_3d", "broadcast_tensors", "dropout2d", "tanhshrink", "glu", "copy_", "float",
     "double", "half", "bfloat16", "cpu",
 )
 """The functions that torch differentiates twice, and whose slopes are finite, or as `_NAMES_OF_FINITE`."""
 _NAMES_OF_CHOICES = (
     *(name for name, op in OPS.items() if op.family in ("selection", "kinked") and name != "hardsigmoid"),
     "clip", "abs", "absolute", "__abs__",
-    "prelu", "sign", "sgn", "eq", "__eq__", "ne", "not_equal", "__ne__", "gt", "greater", "__gt__", "ge",
+    "prelu", "softsign", "sign", "sgn", "eq", "__eq__", "ne", "not_equal", "__ne__", "gt", "greater", "__gt__", "ge",
     "greater_equal", "__ge__", "lt", "less", "__lt__", "le", "less_equal", "__le__", "to", "type", "type_as",
     "logical_not", "logical_and", "logical_or", "logical_xor", "l1_loss", "smooth_l1_loss", "huber_loss", "max", "min",
     "max_pool1d", "max_pool2d", "max_pool3d", "amax", "amin", "argmax", "argmin", "aminmax", "sort", "argsort",

@@ -313,6 +313,7 @@ def test_the_size_of_a_complex_number_at_0_has_derivatives_of_all_orders() -> No
     "function",
     [
         functional.celu,
+        functional.softsign,
         lambda x: functional.smooth_l1_loss(x - 0.5, 0 * x.detach(), beta=0.5),
         lambda x: functional.huber_loss(torch.ones_like(x), x, delta=1.0),
         lambda x: functional.huber_loss(-x, torch.full_like(x, 2.0), "sum", 2.0, torch.arange(2.0)),

@@ -85,6 +85,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "torch.selu_": (lambda x: torch.selu_(x * 1), X),
     "F.celu": (lambda x: F.celu(x, 0.5) + torch.celu_(x * 1, 2.0), X),
     "special.i0e": (torch.special.i0e, X),
+    "F.softsign": (F.softsign, X),
     "F.softshrink": (lambda x: F.softshrink(x, 1.0), X),
     "F.softshrink of 0": (lambda x: F.softshrink(x, 0.0), X),
     "F.hardshrink of 0": (lambda x: F.hardshrink(x, 0.0), X),

@@ -76,6 +76,11 @@ def i0e(input: Tensor) -> Tensor:
     return at_kinks(torch.special.i0e, [pieces], input)
 
 
+def softsign(input: Tensor) -> Tensor:
+    """Decide x / (1 + |x|), whose second derivative jumps at 0."""
+    return at_kinks(functional.softsign, [(0.0, lambda x: x / (1 - x), lambda x: x / (1 + x))], input)
+
+
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Decide a leaky relu whose slope is a weight."""
     input, weight = autocast(input, weight)
