@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode, has_torch_function
 
 from interop._programs.order import is_transformed_within, moves
 from interop._torch.autocast import in_full_precision
-from interop._torch.private_api import operators_named, unpacked
+from interop._torch.private_api import number_apart, operators_named, unpacked
 from interop.native.losses import reduced
 
 Tensor = torch.Tensor
@@ -65,7 +65,7 @@ def _linear(function: Function, *args: Any, **kwargs: Any) -> Any:
     if i is None or not moves(args[i]) or kwargs or _overwrites(function) or is_transformed_within():
         return function(*args, **kwargs)
     value, tangent = (function(*args[:i], part, *args[i + 1 :]) for part in unpacked(args[i]))
-    return forward_ad.make_dual(value, tangent)
+    return number_apart(forward_ad.make_dual(value, tangent))
 
 
 def _is_active(x: Any) -> bool:
@@ -81,7 +81,7 @@ def _weighted(function: Function, input: Any, weight: Any, bias: Any = None, *ar
         factors = (dx, w) if not _is_active(weight) else (x, dw) if not _is_active(input) else (None, None)
         if all(factor is not None for factor in factors):
             tangent = function(*factors, db, *args, **kwargs)
-            return forward_ad.make_dual(function(x, w, b, *args, **kwargs), tangent)
+            return number_apart(forward_ad.make_dual(function(x, w, b, *args, **kwargs), tangent))
     return _all_dual(function, input, weight, bias, *args, **kwargs)
 
 

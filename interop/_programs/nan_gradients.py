@@ -30,6 +30,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction, once_differentiable
 from torch.autograd.graph import Node, get_gradient_edge
 
+from interop._programs.decided import operands
 from interop._programs.order import are_late, value_and_tangent, value_of
 from interop._torch.forms import functions_named
 from interop._torch.grad_state import leaves_behind, nodes_behind
@@ -321,8 +322,9 @@ class Losses:
                 self._sums.append(numbers.sum(dtype=torch.promote_types(numbers.dtype, torch.float32)))
             if is_transformed():  # behind its vmap nobody can look at a batch
                 self._settle_slopes()
-        if isinstance(result, Tensor) and not result.dim() and result.requires_grad and not is_transformed():
-            self._numbers.append(weakref.ref(result))
+        if not is_transformed():
+            tensors = (x for x in operands(result) if isinstance(x, Tensor))
+            self._numbers += [weakref.ref(x) for x in tensors if not x.dim() and x.requires_grad]
 
     def settle(self, complete: Callable[[Tensor], Any]) -> None:
         """Find the gradients of the losses, if there are slopes that want it; ``complete`` gives late tangents."""
@@ -374,7 +376,7 @@ class Losses:
 def _showing_slopes(function: Callable[..., Any], args: Sequence[Any], result: Any) -> Iterator[Tensor]:
     """Yield numbers that are finite only if the slopes are that the function has, or leaves behind."""
     if has_slope_without_bound(function, args):
-        for tensor in result if isinstance(result, tuple | list) else (result,):
+        for tensor in operands(result):
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
                 # Where tangents are late, slopes are finite where cubes of the values are, as of 1 / sqrt(x).
                 yield tensor.detach() ** 3 if are_late() else value_and_tangent(tensor)[1]

@@ -203,6 +203,11 @@ def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 
 
+def number_apart(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor; a number as a copy that is no view, as a loss is detached from its graph."""
+    return tensor if tensor.dim() else tensor.clone()
+
+
 def whole_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor whose memory the tensor shows, whole or in part, if it is a view; else the tensor."""
     return tensor if tensor._base is None else tensor._base

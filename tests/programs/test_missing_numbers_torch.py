@@ -73,6 +73,36 @@ def test_the_gradient_is_that_of_the_targets_that_are_there(of_it: str, leave_ou
     torch.testing.assert_close(gradient_in_along(behind_a_tie), expected + 1)
 
 
+ENDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "over a count": lambda errors: errors.sum() / IS_THERE.sum(),
+    "times a weight": lambda errors: errors.sum() * torch.tensor(2.0),
+    "dot": lambda errors: errors @ torch.ones(3),
+    "linear": lambda errors: functional.linear(errors, torch.ones(3)),
+    "max": lambda errors: errors.max(),
+    "median": lambda errors: errors.median(),
+    "kthvalue": lambda errors: errors.kthvalue(2).values,
+    "quantile": lambda errors: errors.quantile(0.75),
+    "norm": lambda errors: errors.norm(math.inf),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_last_function_of_a_loss_may_be_any(end: str) -> None:
+    """In a block what it makes is no view, which could not be settled, with tangents from the beginning or late."""
+
+    def loss(weight: Tensor) -> Tensor:
+        return ENDS[end](left_out((INPUTS @ weight - TARGETS) ** 2))
+
+    def behind_a_tie(weight: Tensor) -> Tensor:
+        (weight - WEIGHT).relu()
+        return loss(weight)
+
+    expected = interop.grad(loss)(WEIGHT)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(gradient_in_along(loss), expected)
+    torch.testing.assert_close(gradient_in_along(behind_a_tie), expected)
+
+
 def test_numbers_of_16_bits_whose_sum_overflows_cost_no_further_pass() -> None:
     x, passes = torch.ones(100_000, dtype=torch.float16, requires_grad=True), []
     with interop.along(x):

@@ -19,6 +19,7 @@ from interop._programs.choices.sorting import sort
 from interop._programs.order import holds, moves, value_and_tangent, value_of
 from interop._torch.forms import dtypes_named
 from interop._torch.in_numpy import is_any
+from interop._torch.private_api import number_apart
 from interop._transforms.jumps import jump_of, places_of
 from interop.native._rules.windows_stage import is_plain
 
@@ -233,6 +234,6 @@ def quantile(in_torch: Function) -> Function:
         weights = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - ranks.floor()
         between = low if rounded else torch.lerp(low, high, weights)  # which is NaN where both are infinite
         # The probabilities, of which q has several, have the first axis.
-        return between.movedim(-1, 0).reshape(by_value.shape)
+        return number_apart(between.movedim(-1, 0).reshape(by_value.shape))
 
     return decided

@@ -12,6 +12,7 @@ from interop._programs.choices.selections import abs
 from interop._programs.dual_fast_paths import FASTER
 from interop._programs.order import Sign, as_is, may_be_at, place_of_largest, value_and_tangent, value_of
 from interop._torch.forms import axes_of
+from interop._torch.private_api import number_apart
 from interop.native._rules.reductions import with_reduced_axes
 
 Tensor = torch.Tensor
@@ -21,7 +22,7 @@ Function: TypeAlias = Callable[..., Any]
 def taken(input: Tensor, dim: int, index: Tensor, keepdim: bool) -> tuple[Tensor, Tensor]:
     """Return the one element along ``dim`` that ``index`` names, and the index; the axis stays if ``keepdim``."""
     values = input.gather(dim, index)
-    return (values, index) if keepdim else (values.squeeze(dim), index.squeeze(dim))
+    return (values, index) if keepdim else (number_apart(values.squeeze(dim)), index.squeeze(dim))
 
 
 def with_indices(name: str, sign: Sign) -> Function:
