@@ -14,16 +14,24 @@ Tree: TypeAlias = Any
 
 
 def check_direction(name: str, direction: Tree, active: Tree) -> None:
-    """Raise unless a direction has the structure and the shapes of the arguments that are differentiated.
+    """Raise unless a direction has the structure, shapes and dtypes of the arguments that are differentiated.
 
     Its numbers have to be finite, where they are known: under `jax.jit` they are not.
     """
     structures = jax.tree.structure(direction), jax.tree.structure(active)
     if structures[0] != structures[1]:  # type: ignore[operator]  # TreeDefs, for their stub perhaps None
         raise ValueError(f"{name}: direction has the structure {structures[0]}, and the argument {structures[1]}.")
-    for has, needs in zip(*(map(jnp.shape, jax.tree.leaves(tree)) for tree in (direction, active)), strict=True):
-        if has != needs:
-            raise ValueError(f"{name}: direction has an array of shape {has}, where the argument has {needs}.")
+    for v, x in zip(*map(jax.tree.leaves, (direction, active)), strict=True):
+        if jnp.shape(v) != jnp.shape(x):
+            raise ValueError(
+                f"{name}: direction has an array of shape {jnp.shape(v)}, where the argument has {jnp.shape(x)}."
+            )
+        # Numbers of Python have no dtype of their own.
+        if hasattr(v, "dtype") and (has := jnp.result_type(v)) != (needs := jnp.result_type(x)):
+            raise TypeError(
+                f"{name}: direction has an array of dtype {has}, where the argument has {needs}; convert it by "
+                f'direction.astype("{needs}").'
+            )
     known = [v for v in jax.tree.leaves(direction) if not isinstance(v, jax.core.Tracer)]
     with jax.ensure_compile_time_eval():  # also within a program that is being traced
         if not all(jnp.isfinite(v).all() for v in known):

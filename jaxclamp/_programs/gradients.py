@@ -115,8 +115,8 @@ def grad(
       A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result.
 
     Raises:
-      TypeError: ``fun`` is not callable; when called, ``argnums`` does not name arguments by position, each once, or as
-        `jax.grad`.
+      TypeError: ``fun`` is not callable; when called, ``argnums`` does not name arguments by position, each once,
+        ``direction`` has another dtype than the argument, or as `jax.grad`.
       ValueError: both ``direction`` and ``key`` are given; when called, ``direction`` has another structure than the
         argument, or numbers that are not finite, where they are known; or as `jax.grad`.
 

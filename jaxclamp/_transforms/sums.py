@@ -6,7 +6,8 @@ JAX gives NaN, as it divides by the sum, or subtracts infinities.
 
 A norm of an order above 1 is the root of a sum of powers, as `jax.numpy.linalg.vector_norm` computes it, and code that
 is written by hand, as ``sqrt(x**2 + y**2)``. Where the sum is 0, so is the least of the subgradients. JAX gives NaN, as
-the root has an infinite slope.
+the root has an infinite slope. What is taken of several such sums, as the least of them, has the root of one: the roots
+are taken first then.
 
 The 0 is a number, by which cotangents are multiplied. So an infinite slope of the operands still makes NaN of it, as in
 ``logsumexp(log(x))`` at 0, which is the logarithm of a sum.
@@ -34,7 +35,7 @@ from jaxclamp._transforms.recognition import calls, recognized_euclidean
 
 def with_slopes_of_sums(jaxpr: Any) -> Any:
     """Return the program in which all these functions have the slope 0 there, in its bodies too."""
-    return _replaced(jaxpr, _of_logsumexp, of_logaddexp, _of_powers)
+    return _replaced(_replaced(jaxpr, _selection_of_roots), _of_logsumexp, of_logaddexp, _of_powers)
 
 
 def with_slopes_of_logsumexp(jaxpr: Any) -> Any:
@@ -44,7 +45,7 @@ def with_slopes_of_logsumexp(jaxpr: Any) -> Any:
 
 def norms_as_calls(jaxpr: Any) -> Any:
     """Return the program in which norms of several equations are calls, in its bodies too."""
-    return _replaced(jaxpr, _as_call)
+    return _replaced(_replaced(jaxpr, _selection_of_roots), _as_call)
 
 
 _Makers: TypeAlias = Mapping[Any, JaxprEqn]
@@ -81,6 +82,33 @@ def of_logaddexp(eqn: JaxprEqn, _: _Makers | None = None) -> list[JaxprEqn] | No
     if function := _logaddexp_of(eqn):
         return inlined(_constant_where(lambda x, y: (x == -jnp.inf) & (y == -jnp.inf), eqn, function), eqn)
     return None
+
+
+def _selection_of_roots(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+    """Return equations that select among norms, if ``root`` is that of what is selected among sums of powers.
+
+    A root keeps the order, so ``sqrt(min(s, t))`` is ``min(sqrt(s), sqrt(t))``. Of sums that are 0 only the roots tell
+    which is smaller a step away.
+    """
+    selection = _maker(root.invars[0], makers) if 0 < _exponent(root, makers) < 1 else None
+    if selection is None or _equations_of_norm(root, makers):
+        return None
+    exponent = [atom.val for atom in root.invars[1:] if isinstance(atom, Literal)]
+    if len(exponent) + 1 < len(root.invars) or not _operands(selection, (*_PLACING, *_SELECTING), makers):
+        return None
+    among, root_of = computed(selection), _elementwise(root)
+
+    def among_roots(*operands: jax.Array) -> jax.Array:
+        results = among(*(root_of(x, *exponent) if is_floating(x) else x for x in operands))
+        return dict(zip(selection.outvars, results, strict=True))[root.invars[0]]  # type: ignore[index]
+
+    eqns: list[JaxprEqn] = []
+    for eqn in inlined(among_roots, selection.replace(outvars=root.outvars)):
+        stays = eqn.primitive is not root.primitive or _is_number(eqn.invars[0], makers, lambda _: True)
+        if not (new := [eqn] if stays or _equations_of_norm(eqn, makers) else _selection_of_roots(eqn, makers)):
+            return None
+        eqns += new
+    return eqns
 
 
 def _of_powers(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
@@ -173,7 +201,7 @@ def _behind(total: Any, exponent: float, makers: _Makers) -> dict[Any, JaxprEqn]
     bases: set[Any] = set()
     while pending:
         atom = pending.pop()
-        if not (eqn := _maker(atom, makers)):
+        if not (eqn := _maker(atom, makers)) or len(eqn.outvars) > 1:
             return {}
         if atom in behind:
             continue
@@ -207,31 +235,36 @@ def _equations_of_power(power: JaxprEqn, exponent: float, makers: _Makers) -> li
 
 
 def _terms(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
-    """Return the operands that ``eqn`` adds up, scales, divides or masks, or bounds by 0, if it does no more than that.
+    """Return the operands that ``eqn`` adds up, scales, divides, places or bounds by 0, if it does no more than that.
 
     Of each of these it is x, or x and y. As sums of powers are not negative, the bound changes none::
 
-        add x y        add x 0        mul x 0.5        div x n        reduce_sum x        where(mask, x, 0)
-        max x 0        relu x         reshape x
+        add x y        add x 0        mul x 0.5        div x n        reduce_sum x        where(mask, x, y)
+        max x 0        relu x         reshape x        gather x i     concatenate x y     where(mask, x, 0)
     """
     if eqn.primitive is p.add_p:  # Python's sum begins with 0, and so do the moments of an optimizer
         return [atom for atom in eqn.invars if not _is_0(atom, makers)]
     if eqn.primitive is p.mul_p:
         pairs = zip(eqn.invars, eqn.invars[::-1], strict=True)
         return [x for x, factor in pairs if _is_number(factor, makers, _is_weight)]
-    if bounded_or_masked := _bounded_by_0(eqn, makers) or _masked(eqn, makers):
-        return bounded_or_masked
-    return eqn.invars[:1] if eqn.primitive.name in (*_RESHAPING, *_SUMS, "div") else []
+    if eqn.primitive.name in (*_SUMS, "div"):
+        return eqn.invars[:1]
+    return _bounded_by_0(eqn, makers) or _operands(eqn, _PLACING, makers)
 
 
-def _masked(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
-    """Return the x of ``where(condition, x, 0)``, or of one with NaN, as in `jax.numpy.var`, in either order."""
-    inner = eqn.params["jaxpr"].eqns if eqn.primitive is p.jit_p else [eqn]
-    if len(eqn.invars) != 3 or any(each.primitive.name not in (*_RESHAPING, "select_n") for each in inner):
+def _operands(eqn: JaxprEqn, names: Sequence[str], makers: _Makers) -> list[Any]:
+    """Return the floats that ``eqn`` reads, but for numbers, if only primitives of these ``names`` make floats in it.
+
+    No number in it is negative. NaN is none of these: `jax.numpy.var` masks by it.
+    """
+    making = [each for each in equations(eqn) if any(is_floating(var.aval) for var in each.outvars)]
+    if any(each.primitive.name not in (*names, p.jit_p.name) for each in making):
         return []
-    pairs = (eqn.invars[1:], eqn.invars[:0:-1])
-    is_fill = lambda number: number == 0 or np.isnan(number)  # noqa: E731
-    return next(([x] for x, fill in pairs if _is_number(fill, makers, is_fill)), [])
+    floats = [atom for each in making for atom in each.invars if is_floating(atom.aval)]
+    if any(_is_number(atom, makers, lambda number: number < 0) for atom in floats):
+        return []
+    operands = [atom for atom in eqn.invars if is_floating(atom.aval)]
+    return [atom for atom in operands if not _is_number(atom, makers, lambda _: True)]
 
 
 def _bounded_by_0(eqn: JaxprEqn, makers: _Makers) -> list[Any]:
@@ -363,12 +396,14 @@ def _maker(atom: Any, makers: _Makers) -> JaxprEqn | None:
     return None if isinstance(atom, Literal) else makers.get(atom)
 
 
-_SUMS = ("reduce_sum", "psum", "psum_invariant")
+_SUMS = ("reduce_sum", "reduce_window_sum", "psum", "psum_invariant")
 _RESHAPING = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "convert_element_type", "pvary", "reshard")
 _PARTS = (*_RESHAPING, "slice")
+_PLACING = (*_PARTS, "concatenate", "dynamic_slice", "gather", "pad", "rev", "select_n", "stack", "tile")
+_SELECTING = ("max", "min", "reduce_max", "reduce_min", "cummax", "cummin", "sort", "top_k")
 _CALLS = (p.jit_p.name, p.custom_jvp_call_p.name)
-_LINEAR = (*_RESHAPING, *_SUMS, *_CALLS, "add", "mul", "div", "select_n", "max")
-"""What lies between the powers and the root. Products and maxima have a number. Calls are of a `where` or a maximum."""
+_LINEAR = (*_PLACING, *_SUMS, *_CALLS, "add", "mul", "div", "max")
+"""What lies between the powers and the root. Products and maxima have a number. Calls place, or are of a maximum."""
 
 
 def _logaddexp_of(eqn: JaxprEqn) -> Callable[..., jax.Array] | None:

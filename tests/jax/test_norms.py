@@ -406,11 +406,64 @@ def versine(x: jax.Array) -> jax.Array:
 versine.defjvps(lambda tangent, _, x: jnp.sin(x) * tangent)
 
 
-@pytest.mark.parametrize("function", [lambda x, y: jnp.maximum(x**2, y**2), lambda x, y: versine(x**2 + y**2)])
-def test_roots_of_other_functions_of_squares(function: Callable[..., jax.Array]) -> None:
-    """At 0 along (1, 4) they have the slopes 4 and 0: that of a norm was found, of the first operand or of both."""
-    root = lambda x, y: jnp.sqrt(function(x, y))  # noqa: E731
-    assert jnp.isnan(jaxclamp.directional_derivative(root, (0.0, 0.0), (1.0, 4.0))[1])
+def test_roots_of_other_functions_of_squares() -> None:
+    """At 0 it is about |x|**2: the slope |v| of a norm was found."""
+    root = lambda x: jnp.sqrt(versine(jnp.sum(x**2)))  # noqa: E731
+    assert jnp.isnan(jaxclamp.directional_derivative(root, (jnp.zeros(2),), (jnp.ones(2),))[1])
+
+
+def squares(x: jax.Array) -> jax.Array:
+    """Those of the distances between points."""
+    return jnp.sum((x[:, None] - x) ** 2, -1)
+
+
+@jax.jit
+def ends(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x[0], x[-1]
+
+
+BY_SELECTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "the nearest, of all but itself": lambda x: jnp.sqrt(jnp.where(jnp.eye(3) > 0, jnp.inf, squares(x)).min(0)).sum(),
+    "the farthest": lambda x: squares(x).max() ** 0.5,
+    "the larger": lambda x: jnp.sqrt(jnp.maximum(x[0, 0] ** 2, jnp.minimum(x[0, 1] ** 2, jnp.sum(x[1] ** 2)))),
+    "clipped": lambda x: jnp.sqrt(jnp.clip(jnp.sum(x**2, 1), 0.0, 5.0)).sum(),
+    "bounded": lambda x: jnp.sqrt(jnp.minimum(jnp.sum(x**2, 1), 5.0))[0],
+    "sorted": lambda x: jnp.sqrt(jnp.sort(jnp.sum(x**2, 1))) @ jnp.arange(3.0),
+    "the first k": lambda x: jnp.sqrt(jax.lax.top_k(jnp.sum(x**2, 1), 2)[0]) @ jnp.array([2.0, 1.0]),
+    "running": lambda x: jnp.sqrt(jax.lax.cummin(jnp.sum(x**2, 1))).sum(),
+    "of pairs": lambda x: jnp.sqrt(squares(x)[jnp.triu_indices(3, 1)]).sum(),
+    "one of them": lambda x: jnp.sqrt(squares(x)[0, 1]),
+    "turned round": lambda x: jnp.sqrt(squares(x)[:1, :0:-1]).sum(),
+    "repeated": lambda x: jnp.sqrt(jnp.tile(jnp.sum(x**2, 1), 2)).sum(),
+    "of windows": lambda x: jnp.sqrt(jax.lax.reduce_window(x**2, 0.0, jax.lax.add, (2, 2), (1, 1), "SAME")).sum(),
+    "by a call": lambda x: jnp.sqrt(ends(jnp.sum(x**2, 1))[1]),
+    "padded": lambda x: jnp.sqrt(jnp.pad(jnp.sum(x**2, 1), 1, constant_values=4.0)).sum(),
+    "stacked": lambda x: jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(x[0] ** 2), x[1, 0] ** 2]))),
+    "joined": lambda x: jnp.sqrt(jnp.sum(jnp.concatenate([x[0] ** 2, jnp.ravel(x[1:] ** 2)]))),
+    "selected": lambda x: jnp.sqrt(jnp.where(jnp.arange(3) > 1, jnp.sum(x**2, 1), x[0, 1] ** 2)).sum(),
+}
+
+
+@pytest.mark.parametrize("name", BY_SELECTIONS)
+def test_roots_of_selected_sums(name: str) -> None:
+    """At 0 they have the gradient that they have at v; values to the bit. Under `min_norm` all is 0 at 0."""
+    function, x = BY_SELECTIONS[name], jnp.zeros((3, 2))
+    v = jnp.array([[0.25, -1.0], [0.5, 0.75], [-0.5, 0.125]])  # along which no two distances are equal
+    gradient = jaxclamp.grad(function, direction=v)(x)
+    np.testing.assert_allclose(gradient, jax.grad(min_norm(function))(v), rtol=1e-5, equal_nan=False)
+    assert not jnp.any(jax.grad(min_norm(function))(x))
+    for changed in (min_norm(function), lambda x: jaxclamp.value_and_grad(function)(x)[0]):
+        assert changed(v / 3).tobytes() == function(v / 3).tobytes()
+
+
+def test_selections_among_numbers_of_both_signs() -> None:
+    """A root of each of them would be NaN, and with it the largest, or has an infinite slope."""
+    bounded = lambda x: jnp.sqrt(jnp.max(jnp.where(jnp.array([True, False]), x**2, -jnp.inf)))  # noqa: E731
+    beside_another = lambda x: jnp.sqrt(jnp.maximum(jnp.sum(x**2), x[0]))  # noqa: E731
+    for function in (bounded, beside_another):
+        for changed in (min_norm(function), lambda x, fun=function: jaxclamp.value_and_grad(fun)(x)[0]):
+            assert changed(jnp.array([2.0, -1.0])) == function(jnp.array([2.0, -1.0]))
+    assert not jnp.isfinite(jaxclamp.grad(beside_another)(jnp.zeros(2))).all()
 
 
 @pytest.mark.parametrize("signed", [lambda x, y: jax.lax.select(y > 0, x, jnp.full(2, -1.0)), lambda x, y: x / y])

@@ -385,6 +385,11 @@ def of_surroundings(slope: jax.Array) -> jax.Array:
             ValueError,
             r"grad: direction has an array of shape \(2,\), where the argument has \(3,\)",
         ),
+        (
+            lambda: jaxclamp.value_and_grad(jnp.sum, direction=jnp.array([1, -1]))(jnp.ones(2)),
+            TypeError,
+            r'value_and_grad: direction has an array of dtype int32, .* float32; convert it by .*astype\("float32"\)',
+        ),
         *(
             (call, ValueError, r"grad: direction has NaN or infinity, .* pass finite numbers")
             for call in (
