@@ -261,7 +261,7 @@ def _path_of_rows(node: Node, i: int, gradient: Tensor, active: Sequence[Tensor]
 # fmt: off
 _SELECTIONS = frozenset((
     "Where", "MaskedFill", "MaskedScatter", "MaskedSelect", "NanToNum", "Nansum",
-    "Index", "IndexSelect", "IndexPut", "IndexPutImpl",
+    "Index", "IndexSelect", "IndexFill", "IndexPut", "IndexPutImpl",
     "Gather", "Scatter", "ScatterAdd", "Take", "Select", "Slice", "SelectScatter", "SliceScatter", "Diagonal",
     "Split", "SplitWithSizes", "UnsafeSplit", "Unbind", "Cat", "Stack", "Expand", "View", "ReshapeAlias",
     "UnsafeView", "Unsqueeze", "Squeeze", "Permute", "Transpose", "T", "Clone", "Alias", "ToCopy", "Flip",
@@ -390,8 +390,9 @@ def _showing_slopes(function: Callable[..., Any], args: Sequence[Any], result: A
 _LEAVING_OUT = frozenset(
     function
     for name in (
-        *("where", "masked_fill", "masked_select", "__getitem__", "index_select", "gather"),
-        *("nansum", "nanmean", "nan_to_num"),
+        *("where", "masked_fill", "masked_select", "__getitem__", "index_select", "gather", "take", "take_along_dim"),
+        *("index_fill", "index_put", "scatter", "fmax", "fmin"),
+        *("nansum", "nanmean", "nanmedian", "nanquantile", "nan_to_num"),
     )
     for function in functions_named(name)
 )
