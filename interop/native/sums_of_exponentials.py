@@ -16,6 +16,8 @@ import torch
 
 from interop._torch.forms import axes_of
 from interop._torch.grad_state import is_active
+from interop._torch.in_numpy import has_one_of
+from interop.native._rules.windows_stage import is_plain
 from interop.native.decorators import public
 
 Tensor = torch.Tensor
@@ -26,6 +28,9 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: Tensor | N
     """`torch.logsumexp`, with the gradient 0 where all elements are minus infinity, in place of torch's NaN."""
     if out is not None or not is_active(input):
         return torch.logsumexp(input, dim, keepdim, out=out)
+    result = torch.logsumexp(input, dim, keepdim)
+    if is_plain(result) and not has_one_of(result, -math.inf):
+        return result
     axes = axes_of(dim, input.dim())  # `torch.all` takes no axes for none, where logsumexp takes them for all
     is_lowest = input == -math.inf
     is_flat = is_lowest.all(axes, keepdim=True)
@@ -38,6 +43,8 @@ def logaddexp(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Ten
     """`torch.logaddexp`, with gradients of 0 where both operands are minus infinity, in place of torch's NaN."""
     if out is not None or not is_active(input, other) or not isinstance(other, Tensor):
         return torch.logaddexp(input, other, out=out)
+    if is_plain(input) and is_plain(other) and not any(has_one_of(x, -math.inf) for x in (input, other)):
+        return torch.logaddexp(input, other)
     is_flat = (input == -math.inf) & (other == -math.inf)
     # Each operand keeps its shape: torch may round otherwise where it is broadcast.
     return _lowest_where(is_flat, torch.logaddexp(_finite(input), _finite(other)))
