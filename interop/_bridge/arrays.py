@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from interop._bridge.private_jax import has_started
+from interop._torch.in_numpy import as_numpy
 from interop._torch.private_api import written_out
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -148,7 +149,7 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
     via = _BY_BITS.get(tensor.dtype)
     try:
         plain = tensor.detach() if tensor.requires_grad else tensor
-        host: HostArray = plain.numpy() if via is None else plain.view(via[0]).numpy()
+        host: HostArray = as_numpy(plain if via is None else plain.view(via[0]))
         flags = host.flags
         # A view of the tensor does not own its memory. Of a tensor without memory, as one whose storage FSDP has freed,
         # NumPy makes an array that does, of whatever numbers.

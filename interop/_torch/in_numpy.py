@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,46 @@ Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]] | torch.Tensor
 """Truth values: of numpy for numbers on the CPU, else of torch."""
 
 
+def as_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the numbers of a tensor as numpy sees them, in the same memory, as `Tensor.numpy` does.
+
+    That forbids to resize the storage from then on. But FullyShardedDataParallel frees weights so, and torch functions
+    give ``out=`` its size.
+    """
+    typestr = _TYPESTR.get(x.dtype)
+    is_usual = type(x) in PLAIN_TENSORS and x.is_cpu and x.layout is torch.strided and not x.is_nested
+    if not is_usual or typestr is None or x.is_neg() or x.is_conj() or not (address := x.data_ptr()):
+        return x.detach().resolve_conj().resolve_neg().numpy()
+    return np.asarray(_Shown(x, address, typestr))
+
+
+class _Shown:
+    """Shows numpy the memory of a tensor, which lives as long as an array over it."""
+
+    __slots__ = ("__array_interface__", "_tensor")
+
+    def __init__(self, tensor: torch.Tensor, address: int, typestr: str) -> None:
+        size = tensor.element_size()
+        self._tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tensor.shape,
+            "typestr": typestr,
+            "data": (address, False),
+            "strides": None if tensor.is_contiguous() else tuple([size * stride for stride in tensor.stride()]),
+        }
+
+
+_TYPESTR: Mapping[torch.dtype, str] = {
+    dtype: np.dtype(str(dtype).removeprefix("torch.")).str
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+    )
+}
+"""Maps a dtype to what numpy's array interface calls it."""
+
+
 def readable(x: torch.Tensor) -> Any:
     """Return the numbers of torch's own tensors on the CPU as numpy sees them, in the same memory; others stay tensors.
 
@@ -23,7 +64,7 @@ def readable(x: torch.Tensor) -> Any:
     """
     if not x.is_cpu or type(x) not in PLAIN_TENSORS:
         return x
-    return (x.float() if _is_narrow(x) else x).numpy(force=True)  # without its gradient, and with its signs
+    return as_numpy(x.float() if _is_narrow(x) else x)
 
 
 def rounded(number: float, x: torch.Tensor) -> float:

@@ -1,5 +1,6 @@
 """Memory across the bridge: nothing is unfinished when a call returns or shared unasked, and changes are noticed."""
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ import torch
 
 import interop
 from interop import jax_to_torch, torch_to_jax, wrap_for_torch
+from interop._torch.in_numpy import as_numpy
 from tests.torch.bridged import Layout, points
 
 pytestmark = pytest.mark.usefixtures("float32")
@@ -364,3 +366,34 @@ def test_threads() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(8))) == [[]] * 8
+
+
+LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "an op": lambda x: interop.clamp(x, 0.0, 1.0),
+    "a comparison in along": lambda x: x.detach().requires_grad_().relu().sum().backward(),
+    "ties": lambda x: torch.relu(x),
+    "torch_to_jax": lambda x: torch_to_jax(x.view(torch.float32)),
+    "torch_to_jax of bfloat16": lambda x: torch_to_jax(x.view(torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_whoever_looks_at_numbers_leaves_the_storage_resizable(name: str) -> None:
+    """FullyShardedDataParallel frees the memory of weights so, and ``out=`` is given its size."""
+    x = torch.linspace(-1.0, 1.0, 64, dtype=torch.float64)
+    block = {"ties": interop.ties, "a comparison in along": lambda: interop.along([torch.zeros(1, requires_grad=True)])}
+    with block.get(name, contextlib.nullcontext)():
+        LOOKS[name](x.requires_grad_() if name == "ties" else x)
+    x.untyped_storage().resize_(0)
+
+
+def test_memory_that_numpy_shows_lives_as_long_as_the_array() -> None:
+    """With strides that are none of numpy's own, without elements, of one element, and negated."""
+    whole = torch.arange(12.0).reshape(3, 4)
+    for x in (whole.T[1:, ::2], whole[:0], whole[1, 2], whole.expand(2, 3, 4), whole.to(torch.complex64).conj().imag):
+        array = as_numpy(x)
+        assert array.shape == x.shape
+        assert array.tolist() == x.tolist()
+    array = as_numpy(torch.full((1000,), 7.0))
+    torch.full((1000,), 8.0)
+    assert (array == 7.0).all()
