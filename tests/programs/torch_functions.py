@@ -47,6 +47,7 @@ MASKS_IN_PLACE: list[Function] = [
 
 WHOLE = Y.long()
 PAIR = tensor([0.0, 2.0])
+FIRST = torch.zeros(1, 1, dtype=torch.int64)
 TWO = 2 * torch.ones_like(X)
 KNOTS, LAST = torch.arange(-2.0, 3.0, dtype=torch.float64), torch.arange(4, -1, -1)
 STEPS: tuple[Function, ...] = (
@@ -261,6 +262,13 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
                     *(lambda s: s.movedim(0, 1), lambda s: s.swapaxes(0, 1), lambda s: s.t().contiguous(), torch.clone),
                     *(lambda s: s.expand(2, 2), lambda s: s.repeat(1, 2), lambda s: s.flip(0)),
                     *(lambda s: s.select(0, 0), lambda s: s.narrow(0, 0, 1), torch.diagonal),
+                    *(
+                        lambda s: s.gather(0, FIRST),
+                        lambda s: s.index_select(0, FIRST[0]),
+                        lambda s: s.unflatten(0, (1, 2)),
+                    ),
+                    *(lambda s: s.take_along_dim(FIRST, 0), lambda s: s.masked_select(s < 9)),
+                    *(lambda s: torch.cat([s, 2 * s], 1), lambda s: torch.stack([s[0], 3 * s[0], s[1]]).view(3, 1)),
                 ),
                 1,
             )

@@ -184,6 +184,16 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
     )
 
 
+def _joined(function: Function, tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Squares | None:
+    """Take what is joined of sums of squares and others, in which a function of a list of tensors is linear."""
+
+    def of_tensors(*tensors: Tensor) -> Tensor:
+        result: Tensor = function(tensors, *args, **kwargs)
+        return result
+
+    return _linear(range(len(tensors)), of_tensors, *tensors)
+
+
 _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
     **dict.fromkeys(("square", "var"), _form),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
@@ -196,10 +206,11 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
         (
             *("sum", "mean", "reshape", "view", "flatten", "squeeze", "unsqueeze", "expand", "repeat", "transpose"),
             *("t", "permute", "movedim", "swapaxes", "flip", "clone", "contiguous", "select", "narrow", "diagonal"),
-            "__getitem__",
+            *("__getitem__", "gather", "index_select", "take_along_dim", "masked_select", "unflatten"),
         ),
         functools.partial(_linear, (0,)),
     ),
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack"), _joined),
 }
 
 
