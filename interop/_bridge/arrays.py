@@ -27,7 +27,7 @@ import torch
 
 from interop._bridge.private_jax import has_started
 from interop._torch.in_numpy import as_numpy
-from interop._torch.private_api import written_out
+from interop._torch.private_api import forbid_resizing, written_out
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Order: TypeAlias = tuple[int, ...] | None
@@ -95,6 +95,8 @@ def torch_to_jax(tensor: torch.Tensor, *, copy: bool = True) -> jax.Array:
             f"torch_to_jax: a tensor with strides {tensor.stride()} at address {tensor.data_ptr():#x} cannot be "
             "shared, since XLA needs row-major memory aligned to 64 bytes; pass copy=True."
         )
+    if array.size and tensor.is_cpu:
+        forbid_resizing(tensor)  # which would free what the array reads
     return array
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from interop._torch.grad_state import PLAIN_TENSORS
-from interop._torch.private_api import of_a_batch, without_function_modes, without_transformations
+from interop._torch.private_api import of_a_batch, without_function_modes, without_transformations, written_out
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]] | torch.Tensor
 """Truth values: of numpy for numbers on the CPU, else of torch."""
@@ -25,9 +25,11 @@ def as_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
     """
     typestr = _TYPESTR.get(x.dtype)
     is_usual = type(x) in PLAIN_TENSORS and x.is_cpu and x.layout is torch.strided and not x.is_nested
-    if not is_usual or typestr is None or x.is_neg() or x.is_conj() or not (address := x.data_ptr()):
-        return x.detach().resolve_conj().resolve_neg().numpy()
-    return np.asarray(_Shown(x, address, typestr))
+    if not is_usual or typestr is None or x.is_neg() or x.is_conj() or x._is_zerotensor():
+        return written_out(x.detach()).numpy()
+    address = x.data_ptr()
+    # One that is empty, or was freed, has no memory to show.
+    return np.asarray(_Shown(x, address, typestr)) if address else np.empty(x.shape, typestr)
 
 
 class _Shown:
@@ -50,7 +52,8 @@ class _Shown:
 _TYPESTR: Mapping[torch.dtype, str] = {
     dtype: np.dtype(str(dtype).removeprefix("torch.")).str
     for dtype in (
-        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
         *(torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
     )
 }

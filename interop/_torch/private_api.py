@@ -225,6 +225,11 @@ def written_out(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
+def forbid_resizing(tensor: torch.Tensor) -> None:
+    """Forbid to resize the memory of a tensor on the CPU, for good, as `Tensor.numpy` does for dtypes that it has."""
+    torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """Count the writes to the memory of the tensor; -1 if torch does not count them, as in inference mode."""
     return -1 if tensor.is_inference() else tensor._version

@@ -387,6 +387,27 @@ def test_whoever_looks_at_numbers_leaves_the_storage_resizable(name: str) -> Non
     x.untyped_storage().resize_(0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint16])
+def test_what_has_no_memory_yet_stays_resizable(dtype: torch.dtype) -> None:
+    """An empty tensor is the usual ``out=``; weights whose memory was freed get it back."""
+    empty, freed = torch.empty(0, dtype=dtype), torch.ones(4, dtype=dtype)
+    freed.untyped_storage().resize_(0)
+    assert not torch_to_jax(empty).size
+    with pytest.raises(TypeError, match="it has none"):
+        torch_to_jax(freed)
+    assert torch.cat([torch.ones(2, dtype=dtype)], out=empty).tolist() == [1, 1]
+    freed.untyped_storage().resize_(8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_that_is_shared_is_not_freed(dtype: torch.dtype) -> None:
+    x = torch.ones(64, dtype=dtype)
+    array = torch_to_jax(x, copy=False)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        x.untyped_storage().resize_(0)
+    assert array.tolist() == [1.0] * 64
+
+
 def test_memory_that_numpy_shows_lives_as_long_as_the_array() -> None:
     """With strides that are none of numpy's own, without elements, of one element, and negated."""
     whole = torch.arange(12.0).reshape(3, 4)
@@ -394,6 +415,7 @@ def test_memory_that_numpy_shows_lives_as_long_as_the_array() -> None:
         array = as_numpy(x)
         assert array.shape == x.shape
         assert array.tolist() == x.tolist()
+    assert as_numpy(torch._efficientzerotensor(2)).tolist() == [0.0, 0.0]  # as forward mode has tangents of 0
     array = as_numpy(torch.full((1000,), 7.0))
     torch.full((1000,), 8.0)
     assert (array == 7.0).all()
