@@ -106,7 +106,7 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
             values = result[0] if isinstance(result, tuple) else result
             self._count(name, False, tied_elements, in_torch, args, {**kwargs, "values": values})
         # To look at the result takes less than to look at gradients.
-        if has_slope and not (name_of(in_torch) in _NORMALIZATIONS and _is_without_nan(result)):
+        if has_slope and not (name_of(in_torch) in _NORMALIZATIONS and _is_finite(result)):
             self._watch(name_of(in_torch), before, result)
         return result
 
@@ -120,7 +120,7 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
             for gradient in gradients:
                 if gradient is None or cotangent is None or is_transformed() or is_in_old_vmap(gradient):
                     continue
-                if is_without_numbers(gradient) or _is_without_nan(gradient):
+                if is_without_numbers(gradient) or _is_finite(gradient):
                     continue
                 is_zero = cotangent == 0
                 met = gradient.isnan() & (is_zero if is_zero.shape == gradient.shape else is_zero.any())
@@ -163,13 +163,13 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
         return names[module] or type(module).__name__
 
 
-def _is_without_nan(x: torch.Tensor) -> bool:
-    """Return whether a tensor is known to have no NaN: on a GPU one would have to wait for the sum."""
-    return x.is_cpu and not is_transformed() and not is_without_numbers(x) and not x.sum().isnan()
+def _is_finite(x: torch.Tensor) -> bool:
+    """Return whether a tensor is known to be finite: on a GPU one would have to wait for the sum."""
+    return x.is_cpu and not is_transformed() and not is_without_numbers(x) and bool(x.sum().isfinite())
 
 
 _NORMALIZATIONS = frozenset(("batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"))
-"""The functions whose result is NaN where they have a slope that is not finite."""
+"""The functions whose result is not finite where they have a slope that is not."""
 
 
 def _nodes_of(before: Collection[Node | None], result: Any) -> Iterator[Node]:

@@ -258,7 +258,8 @@ def _operands(eqn: JaxprEqn, names: Sequence[str], makers: _Makers) -> list[Any]
     No number in it is negative. NaN is none of these: `jax.numpy.var` masks by it.
     """
     making = [each for each in equations(eqn) if any(is_floating(var.aval) for var in each.outvars)]
-    if any(each.primitive.name not in (*names, p.jit_p.name) for each in making):
+    # A gather that fills has a number of its own, which stays as it is.
+    if any(each.primitive.name not in (*names, p.jit_p.name) or each.params.get("fill_value") for each in making):
         return []
     floats = [atom for each in making for atom in each.invars if is_floating(atom.aval)]
     if any(_is_number(atom, makers, lambda number: number < 0) for atom in floats):

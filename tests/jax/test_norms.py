@@ -456,6 +456,12 @@ def test_roots_of_selected_sums(name: str) -> None:
         assert changed(v / 3).tobytes() == function(v / 3).tobytes()
 
 
+def test_what_fills_a_selection_has_its_root() -> None:
+    """The number that a gather gives for an index that is out of bounds; the fill itself was the result, 4."""
+    read = lambda x: jnp.minimum(x**2, 9.0).at[jnp.array([0, 7])].get(mode="fill", fill_value=4.0)  # noqa: E731
+    assert jaxclamp.value_and_grad(lambda x: jnp.sqrt(read(x)).sum())(jnp.ones(2))[0] == 3.0
+
+
 def test_selections_among_numbers_of_both_signs() -> None:
     """A root of each of them would be NaN, and with it the largest, or has an infinite slope."""
     bounded = lambda x: jnp.sqrt(jnp.max(jnp.where(jnp.array([True, False]), x**2, -jnp.inf)))  # noqa: E731

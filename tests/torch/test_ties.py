@@ -489,6 +489,12 @@ def test_a_normalization_has_a_slope_without_bound() -> None:
         for eps in (0.0, 1e-5):
             torch.where(x < 0, torch.nn.functional.layer_norm(x, (3,), eps=eps), 0.0).sum().backward()
     assert met_infinity(counted) == [(0, "layer_norm", 9)]
+    tiny = torch.tensor([1e-25, 2e-25], requires_grad=True)
+    with interop.ties() as counted:
+        results = torch.nn.functional.rms_norm(tiny, (2,), eps=0.0)  # whose squares are 0
+    assert results.isinf().all()
+    torch.where(tiny < 0, results, 0.0).sum().backward()
+    assert [name for _, name, _ in met_infinity(counted)] == ["rms_norm"]
 
 
 @pytest.mark.parametrize(
