@@ -74,32 +74,23 @@ def adaptive_max_pool(name: str) -> Function:
 
 
 def _pooled(
-    in_torch: Callable[[Tensor, bool], Any], pooling: Callable[[], Pooling], input: Tensor, has_indices: bool
+    in_torch: Callable[[Tensor, bool], Any], pooling_of_input: Callable[[], Pooling], input: Tensor, has_indices: bool
 ) -> Any:
-    """Decide a pool of torch, which is right itself if no window has a tie that moves.
+    """Take the largest element of each window, and of several the one ahead.
 
-    ``in_torch`` takes the input and whether to return indices, too. It is called first, to refuse wrong arguments.
+    ``in_torch`` is torch's pool of a tensor, with indices or without. It is called first, to refuse wrong arguments.
     """
     value = value_of(input)
-    can_look = is_plain(value) and not is_of_a_batch(value)
-    if are_late() and can_look:
-        result = in_torch(input, has_indices)
-        values = value_of(result[0] if has_indices else result)
-        tied = torch.as_tensor(windows_on_tie(pooling(), value, values))
-        for still in still_places(input):
-            tied = tied & (values != still)
-        if is_any(tied):
-            value_and_tangent(input)  # to have the tangent, if it is late
-        return result
-
+    if are_late() and is_plain(value) and not is_of_a_batch(value):
+        return _pooled_in_torch(in_torch, pooling_of_input, input, has_indices)
     # One image: torch says how many windows there are, and in which dtype autocast has them.
     like = in_torch(value[:1], has_indices)
     like = like[0] if has_indices else like
     if not like.numel():  # there are no windows, and torch does not differentiate that
         return in_torch(input, has_indices)
-    windows = pooling()
-    lengths, counts = (tuple(x.shape[-windows.dims :]) for x in (input, like))
-    elements, limits = _elements(windows.windows, lengths, counts)
+    pooling = pooling_of_input()
+    lengths, counts = (tuple(x.shape[-pooling.dims :]) for x in (input, like))
+    elements, limits = _elements(pooling.windows, lengths, counts)
     elements = elements.to(input.device)
     flat = input.to(like.dtype).reshape(-1, math.prod(lengths))  # torch selects fastest from rows
     value, tangent = value_and_tangent(flat)
@@ -113,9 +104,23 @@ def _pooled(
         values = torch.minimum(values, limits.to(values))
     place = place_ahead(values, lambda: in_windows(tangent), 1)
     index = elements.expand(len(flat), -1, -1).gather(1, place).squeeze(1)
-    shape = (*input.shape[: -windows.dims], *counts)
+    shape = (*input.shape[: -pooling.dims], *counts)
     result = flat.gather(1, index).reshape(shape)
     return (result, index.reshape(shape)) if has_indices else result
+
+
+def _pooled_in_torch(
+    in_torch: Callable[[Tensor, bool], Any], pooling_of_input: Callable[[], Pooling], input: Tensor, has_indices: bool
+) -> Any:
+    """Take torch's pool, which is right if no window has a tie that moves; else ask for the tangent, which is late."""
+    result = in_torch(input, has_indices)
+    values = value_of(result[0] if has_indices else result)
+    tied = torch.as_tensor(windows_on_tie(pooling_of_input(), value_of(input), values))
+    for still in still_places(input):
+        tied = tied & (values != still)
+    if is_any(tied):
+        value_and_tangent(input)  # of what stands still it is 0, and any element is right
+    return result
 
 
 @functools.lru_cache(maxsize=64)
