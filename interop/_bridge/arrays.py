@@ -154,7 +154,7 @@ def lend_from_host(tensor: torch.Tensor, order: Order = None) -> HostArray:
         host: HostArray = as_numpy(plain if via is None else plain.view(via[0]))
         flags = host.flags
         # A view of the tensor does not own its memory. Of a tensor without memory, as one whose storage FSDP has freed,
-        # NumPy makes an array that does, of whatever numbers.
+        # `as_numpy` makes an array that does, of whatever numbers.
         if flags.owndata and host.size:
             raise TypeError("it has none")
         if not flags.forc and is_expanded(host.shape, host.strides):

@@ -184,7 +184,11 @@ def place_of_largest(x: torch.Tensor, dim: int, sign: Sign) -> torch.Tensor:
 
 
 def place_ahead(value: torch.Tensor, tangent: Callable[[], torch.Tensor], dim: int) -> torch.Tensor:
-    """Return the same of a value, and of its tangent if elements are equal."""
+    """Return which element along ``dim`` is the largest a small step ahead; the axis stays.
+
+    Where values are equal the tangents say so, which are asked for only then. Of the values (1, 3, 3) with the tangents
+    (9, 1, 2) it is the last. A value of NaN is ahead of all others, and a tangent of NaN counts as infinity.
+    """
     (numbers,) = _in_numpy(value) if value.dim() else (value,)
     xp: Any = torch if isinstance(numbers, torch.Tensor) else np
     leads = (numbers == xp.amax(numbers, axis=dim, keepdims=True)) | (numbers != numbers)
@@ -197,8 +201,8 @@ def place_ahead(value: torch.Tensor, tangent: Callable[[], torch.Tensor], dim: i
     (speeds,) = _in_numpy(tangent())
     if xp is torch or isinstance(speeds, torch.Tensor):  # a batch of points, or of directions
         xp, leads, speeds = torch, torch.as_tensor(leads), torch.as_tensor(speeds)
-    # A tangent of NaN is the largest: the gradient is NaN then, and not that of an element that may not be ahead. One
-    # of minus infinity stays above what does not lead, which becomes that: `where` takes five times as long.
+    # What does not lead becomes minus infinity, by a minimum with that: `where` takes five times as long. What leads
+    # has to stay above. NaN becomes infinity: where it may be ahead, the gradient is NaN, and no wrong number.
     finite = speeds.clip(xp.finfo(speeds.dtype).min, None)
     ahead = xp.fmin(finite, (leads + xp.asarray(-0.5, dtype=speeds.dtype)) * math.inf)
     return _first(ahead == xp.amax(ahead, axis=dim, keepdims=True), dim)

@@ -18,10 +18,10 @@ Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]] | torch.Tensor
 
 
 def as_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return the numbers of a tensor as numpy sees them, in the same memory, as `Tensor.numpy` does.
+    """Return the numbers of a tensor as numpy sees them, in the same memory; its storage stays resizable.
 
-    That forbids to resize the storage from then on. But FullyShardedDataParallel frees weights so, and torch functions
-    give ``out=`` its size.
+    `Tensor.numpy` forbids for good that the storage is resized. But FullyShardedDataParallel frees weights so, and
+    functions of torch give ``out=`` its size.
     """
     typestr = _TYPESTR.get(x.dtype)
     is_usual = type(x) in PLAIN_TENSORS and x.is_cpu and x.layout is torch.strided and not x.is_nested

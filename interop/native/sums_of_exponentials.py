@@ -4,7 +4,8 @@ They are minus infinity where all operands are, as in a row that is masked as a 
 does not change that, so the gradient is 0, to all orders. Torch's is NaN, as it subtracts infinities. The 0 is a
 number, by which cotangents are multiplied: an infinite slope of the operands still makes NaN of it.
 
-Where nothing is differentiated, and with ``out=``, each is torch's own function, unchanged.
+Each is torch's own function, unchanged, where nothing is differentiated, with ``out=``, and on the CPU where no operand
+asks for more.
 """
 
 from __future__ import annotations

@@ -17,11 +17,7 @@ from interop._programs.choices.selections import abs
 from interop._programs.order import are_late, place_ahead, value_and_tangent, value_of
 from interop._programs.still_places import still_places
 from interop._torch.in_numpy import is_any
-from interop._torch.private_api import (
-    is_of_a_batch,
-    without_dispatch_modes,
-    without_transformations,
-)
+from interop._torch.private_api import is_of_a_batch, without_dispatch_modes, without_transformations
 from interop.native._rules.windows import windows_on_tie
 from interop.native._rules.windows_indexed import index_of_windows
 from interop.native._rules.windows_stage import AdaptiveWindows, Pooling, adapted, is_plain, pooling_of
