@@ -8,8 +8,10 @@ that is differentiated.
 import cmath
 import contextlib
 import dataclasses
+import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -149,6 +151,23 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     decided = torch.as_tensor((tied & ahead) | (~tied & at_the_point))
     setattr(decided, AT_THE_POINT, torch.as_tensor(at_the_point))
     return decided
+
+
+def step_from(x: torch.Tensor, *places: float) -> torch.Tensor:
+    """Return what moves each element that is at a place to a neighbour, to which its tangent points; elsewhere 0.
+
+    Of 0 the neighbours are the smallest normal numbers, as processors are slow with smaller ones.
+    """
+    value, tangent, *numbers = _in_numpy(*value_and_tangent(x), *places)
+    xp: Any = torch if isinstance(value, torch.Tensor) else np
+    finfo = torch.finfo(x.dtype)
+    sizes = [max(math.ulp(number) * finfo.eps / sys.float_info.epsilon, finfo.tiny) for number in numbers]
+    sizes_there = functools.reduce(
+        operator.add,
+        [(value == number) * xp.asarray(size, dtype=value.dtype) for number, size in zip(numbers, sizes, strict=True)],
+    )
+    # A tangent of NaN points nowhere.
+    return torch.as_tensor((tangent > 0) * sizes_there - (tangent < 0) * sizes_there, dtype=x.dtype)
 
 
 def _in_numpy(*operands: Any) -> Sequence[Any]:

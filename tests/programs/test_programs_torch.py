@@ -26,7 +26,7 @@ PROGRAMS: dict[str, tuple[Function, float, float]] = {
     "hardsigmoid(w + 3) + hardsigmoid(w - 3)": (
         lambda w: functional.hardsigmoid(w + 3) + functional.hardsigmoid(w - 3),
         0.0,
-        1 / 6,
+        torch.tensor(1 / 6).item(),  # torch has it in float32
     ),
     "clip below + clip above": (lambda x: x.clip(0, None) + torch.clip(x, max=0), 0.0, 1.0),
     "abs(x) - maximum(x, -x) + 5 x": (lambda x: x.abs() - torch.maximum(x, -x) + 5 * x, 0.0, 5.0),

@@ -4,14 +4,13 @@ The arithmetic between these is that of `torch`: `_spelled_out` of `interop/_pro
 of their own, where it is decided and fast.
 """
 
-import operator
-
 import torch
 from torch.nn import functional
 
+from interop._programs.choices.kinks import at_kinks
 from interop._programs.choices.selections import abs, maximum
 from interop._programs.dual_fast_paths import FastPaths, as_floats
-from interop._programs.order import holds, may_be_at, value_of
+from interop._programs.order import may_be_at, value_of
 from interop._torch.autocast import in_full_precision
 from interop._torch.private_api import named_reduction
 from interop.native.losses import reduced
@@ -55,16 +54,19 @@ def smooth_l1_loss(
 ) -> Tensor:
     """Compute the loss by the piece that is entered: a parabola up to ``beta``, and a line beyond."""
     input, target = as_floats(input, target)
-    # Where the pieces meet their slopes agree, and those of the slopes do not: they count in a gradient of a gradient.
-    difference = value_of(input) - value_of(target)
-    if beta and not may_be_at(difference, -beta, beta):
-        return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
-    with FastPaths():
-        if not beta:
+    if not beta:
+        with FastPaths():
             return l1_loss(input, target, size_average, reduce, reduction)
-        size = abs(torch.sub(*in_full_precision(input, target)))
-        loss = torch.where(holds(operator.lt, size, beta), size * size / (2 * beta), size - beta / 2)
-        return reduced(loss, size_average, reduce, reduction)
+    # Where the pieces meet their slopes agree, and those of the slopes do not: they count in a gradient of a gradient.
+    if not may_be_at(value_of(input) - value_of(target), -beta, beta):
+        return functional.smooth_l1_loss(input, target, size_average, reduce, reduction, beta)
+
+    def loss(difference: Tensor) -> Tensor:
+        return functional.smooth_l1_loss(difference, torch.zeros_like(difference), reduction="none", beta=beta)
+
+    with FastPaths():
+        losses = at_kinks(loss, (-beta, beta), torch.sub(*in_full_precision(input, target)))
+        return reduced(losses, size_average, reduce, reduction)
 
 
 def huber_loss(

@@ -7,6 +7,7 @@ says what is chosen from, and torch's function which arguments there are.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,9 +15,8 @@ import torch
 
 from interop import native
 from interop._bridge.signatures import torch_counterpart
-from interop._programs.choices.kinks import at_kinks, in_form, pieces_at_kinks
+from interop._programs.choices.kinks import at_kinks, in_form, places_of_kinks
 from interop._programs.choices.selections import fold
-from interop._programs.order import may_be_at
 from jaxclamp import OPS, Op
 from jaxclamp._rules.kinked import Kinked
 from jaxclamp._rules.selection import Affine, Selection
@@ -58,26 +58,17 @@ def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     bounds = applied.operands[1:]
     if not applied.rule.steps:  # a clamp without bounds, which torch refuses
         return in_torch(x, *parameters)
-    if not any(isinstance(bound, Tensor) for bound in bounds) and not may_be_at(x, *bounds):
-        # Torch's own kernel is right. As it is written in `interop.native`, since `torch.clamp` computes masks first.
+    if all(isinstance(bound, int | float) and math.isfinite(bound) for bound in bounds):
+        # As it is written in `interop.native`, since `torch.clamp` computes masks first.
         function: Choice = native.NATIVE[op.name].__wrapped__  # type: ignore[attr-defined]
-        return function(x, *parameters)
+        return at_kinks(lambda x: function(x, *parameters), bounds, x)
     return fold(applied.rule, *applied.operands)
 
 
 def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
-    return at_kinks(lambda x: in_torch(x, *parameters), pieces_at_kinks(op.name, *parameters), x)
+    return at_kinks(lambda x: in_torch(x, *parameters), places_of_kinks(op.name, *parameters), x)
 
 
 def _affine(op: Op, in_torch: Choice, x: Tensor) -> Tensor:
-    """Choose between the slope that the op has within its two bounds, and 0 beyond; the value at a bound is torch's."""
     applied: Any = op.applied(x)
-    _, low, high = applied.operands
-
-    def flat(x: Tensor) -> Tensor:
-        return in_torch(x.detach())
-
-    def rising_from(bound: float) -> Callable[[Tensor], Tensor]:
-        return lambda x: in_torch(x.detach()) + (x - bound) * applied.rule.scale
-
-    return at_kinks(in_torch, [(low, flat, rising_from(low)), (high, rising_from(high), flat)], x)
+    return at_kinks(in_torch, applied.operands[1:], x)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-from interop._programs.order import holds, may_be_at, may_be_equal, moves, value_and_tangent, value_of
+from interop._programs.order import holds, may_be_at, may_be_equal, moves, value_and_tangent
 from jaxclamp._rules.selection import Selection, Step
 
 Tensor = torch.Tensor
@@ -50,35 +48,10 @@ _STEPS: Mapping[Step, Callable[[Tensor, Operand], Tensor]] = {
 
 def fold(rule: Selection, input: Tensor, *bounds: Operand) -> Tensor:
     """Select among the operands, as the rule of the op folds them: of ``clamp`` the larger, then the smaller."""
-    if set(rule.steps) <= {jnp.maximum, jnp.minimum}:
-        numbers = [bound for bound in bounds if isinstance(bound, int | float) and not math.isnan(bound)]
-        if len(numbers) == len(rule.steps):
-            return _between(input, {_END[step]: bound for step, bound in zip(rule.steps, numbers, strict=True)})
     value = input
     for step, bound in zip(rule.steps, bounds, strict=True):
         value = _STEPS[step](value, bound)
     return value
-
-
-_END: Mapping[Step, str] = {jnp.maximum: "min", jnp.minimum: "max"}
-"""Maps a step to the argument of `torch.clamp` for its bound."""
-
-
-_BEYOND = {"min": operator.lt, "max": operator.gt}
-"""Maps such an argument to the comparison that says where x is beyond the bound."""
-
-
-def _between(input: Tensor, ends: Mapping[str, float]) -> Tensor:
-    """Keep ``input`` between numbers: one choice, in place of one for each of them.
-
-    ``hardtanh(x, 0, 6)`` at 0, where x moves by -2, is beyond 0, and its slope is 0. Where x moves by 2, it is 1.
-    """
-    beyond = functools.reduce(torch.logical_or, [holds(_BEYOND[name], input, end) for name, end in ends.items()])
-    # On the CPU this takes a tenth of the time of ``torch.where(beyond, 0, input)`` where the mask is mixed.
-    result: Tensor = _aten.threshold_backward(input, (~beyond).to(torch.int8), 0.5)
-    # Its slopes are right now. Where they are 0, its value becomes that of the bound.
-    result.detach().copy_(value_of(input).clamp(**ends))
-    return result
 
 
 def abs(input: Tensor) -> Tensor:
