@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch.autograd import forward_ad
@@ -26,6 +26,7 @@ from interop._programs.forward_mode import CURES, alone, named_cure, refuse_here
 from interop._programs.late_tangents import Tape, refuse_without_jvp, waits
 from interop._programs.nan_gradients import Losses
 from interop._programs.order import LateTangentError, Tangents, moves, moving_by
+from interop._torch.around_calls import AroundCalls
 from interop._torch.private_api import (
     depth_of_transformations,
     is_compiled,
@@ -44,13 +45,8 @@ from interop._transforms.tied_elements import can_tie, tied_elements
 from jaxclamp._transforms.undecided import warn_once
 
 
-@contextlib.contextmanager
-def along(
-    parameters: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
-    *,
-    direction: torch.Tensor | Sequence[torch.Tensor] | None = None,
-    generator: torch.Generator | None = None,
-) -> Iterator[None]:
+@final
+class along(AroundCalls):  # noqa: N801  # it is used as a function
     """A block in which ``loss.backward()`` gives the gradient of the piece that the loss enters along a direction.
 
     For training loops and modules as they are: the parameters stay the same tensors, with their values, gradients and
@@ -76,7 +72,7 @@ def along(
     Raises:
       TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, was made under
         `torch.inference_mode`, or is cut into parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism;
-        ``generator`` is no `torch.Generator`.
+        ``generator`` is no `torch.Generator`; or a class, or a generator or coroutine function, is decorated.
       ValueError: no parameter requires grad, or one is of a lazy module that has not run; ``direction`` has another
         number of tensors, or one has another shape, dtype or device, or is not finite; both ``direction`` and
         ``generator`` are given.
@@ -92,6 +88,34 @@ def along(
     >>> layer.weight.grad
     tensor([[1.]])
     """
+
+    def __init__(
+        self,
+        parameters: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
+        *,
+        direction: torch.Tensor | Sequence[torch.Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        # An iterator, such as ``model.parameters()``, has them once, and the block may be entered again.
+        self._parameters = [*parameters] if isinstance(parameters, Iterator) else parameters
+        self._direction, self._generator = direction, generator
+
+    def __enter__(self) -> None:
+        block = _moving_along(self._parameters, self._direction, self._generator)
+        block.__enter__()
+        self._block = block
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._block.__exit__(*exception)
+
+
+@contextlib.contextmanager
+def _moving_along(
+    parameters: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
+    direction: torch.Tensor | Sequence[torch.Tensor] | None,
+    generator: torch.Generator | None,
+) -> Iterator[None]:
+    """Let the parameters move in the block, and give its losses their gradients at its end."""
     refuse_compiled("along")
     refuse_here("along")
     moving = _trained(parameters)

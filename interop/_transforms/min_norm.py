@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 from collections import Counter
@@ -16,6 +15,7 @@ from torch.overrides import handle_torch_function
 from interop import native
 from interop._bridge.ops import IN_PLACE_OPS, TORCH_OPS
 from interop._programs.operators import operators_of
+from interop._torch.around_calls import AroundCalls
 from interop._torch.checkpoint_modes import Block
 from interop._torch.forms import HOMES, overloaded
 from interop._torch.grad_state import is_recorded
@@ -39,12 +39,12 @@ Functions: TypeAlias = Mapping[str, Callable[..., Any]]
 Replacements: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 
 _NORM = torch.Tensor.norm
-_SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
-class Intercepting(Block, contextlib.ContextDecorator):
+class Intercepting(Block, AroundCalls):
     """A context manager and decorator in which calls of torch's functions go to others, by a table."""
 
+    _cure_of_a_class = "decorate its forward, or use interop.nn.convert(model)"
     _replacements: Replacements
     """Maps a function of torch to what is called in its place."""
     _right_in_torch: Collection[Callable[..., Any]]
@@ -54,19 +54,6 @@ class Intercepting(Block, contextlib.ContextDecorator):
 
     def _pass(self, name: str, arguments: Sequence[Any]) -> None:
         """Notice a call of the uncovered function of that name; a block that has some overrides this."""
-
-    def __call__(self, function: F) -> F:
-        if isinstance(function, type):
-            raise TypeError(
-                f"{type(self).__name__}() cannot decorate the class {function.__name__}, whose methods run after it is "
-                "made; decorate its forward, or use interop.nn.convert(model)."
-            )
-        if any(is_kind(function) for is_kind in _SUSPENDED):
-            raise TypeError(
-                f"{type(self).__name__}() cannot decorate {function.__name__}, which runs after the call has returned; "
-                "use it in a `with` around the computations in it."
-            )
-        return super().__call__(function)
 
     @compiled_within_others_only
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:

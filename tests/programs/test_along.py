@@ -116,6 +116,39 @@ def test_one_block_at_a_time() -> None:
     assert told
 
 
+def test_a_block_may_be_entered_again_and_around_each_call() -> None:
+    layer = torch.nn.Linear(3, 3)
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    block = interop.along(layer.parameters())  # an iterator, which has them once
+
+    def step() -> list[float]:
+        layer.zero_grad()
+        y = layer(torch.ones(3))
+        (y.relu() - (-y).relu()).sum().backward()
+        return layer.bias.grad.tolist()
+
+    for _ in range(2):
+        with block:
+            assert step() == [1.0, 1.0, 1.0]
+        assert block(step)() == [1.0, 1.0, 1.0]
+    with block, pytest.raises(RuntimeError, match="Leave the other block"), block:
+        pass
+    assert step() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["a class", "a generator", "a coroutine"])
+def test_what_runs_behind_the_call_cannot_be_decorated(kind: str) -> None:
+    def generator() -> Iterator[int]:
+        yield 1
+
+    async def coroutine() -> None: ...
+
+    decorated = {"a class": torch.nn.ReLU, "a generator": generator, "a coroutine": coroutine}[kind]
+    with pytest.raises(TypeError, match=rf"along\(\) cannot decorate (the class )?{decorated.__name__}"):
+        interop.along(torch.ones(1, requires_grad=True))(decorated)
+
+
 def test_of_two_blocks_that_are_entered_at_once_one_is_refused() -> None:
     x, entered, refused = torch.zeros(2, requires_grad=True), threading.Event(), threading.Event()
 
@@ -126,13 +159,14 @@ def test_of_two_blocks_that_are_entered_at_once_one_is_refused() -> None:
 
     thread = threading.Thread(target=elsewhere)
 
-    def parameters() -> Iterator[torch.Tensor]:
-        """Let the other thread enter between the look for its block and the entry."""
-        thread.start()
-        entered.wait(10)
-        yield x
+    class Parameters:
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            """Let the other thread enter between the look for its block and the entry."""
+            thread.start()
+            entered.wait(10)
+            yield x
 
-    with pytest.raises(RuntimeError, match="in this thread or in another"), interop.along(parameters()):
+    with pytest.raises(RuntimeError, match="in this thread or in another"), interop.along(Parameters()):
         pass
     refused.set()
     thread.join()

@@ -1,0 +1,33 @@
+"""Blocks that decorate functions, and are entered around each call."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class AroundCalls(contextlib.ContextDecorator):
+    """A block that is a decorator too, of functions whose body runs in the call."""
+
+    _cure_of_a_class: ClassVar[str] = "decorate its methods"
+    """What to do in the place of decorating a class."""
+
+    def __call__(self, function: F) -> F:
+        if isinstance(function, type):
+            raise TypeError(
+                f"{type(self).__name__}() cannot decorate the class {function.__name__}, whose methods run after it is "
+                f"made; {self._cure_of_a_class}."
+            )
+        if any(is_kind(function) for is_kind in _SUSPENDED):
+            raise TypeError(
+                f"{type(self).__name__}() cannot decorate {function.__name__}, which runs after the call has returned; "
+                "use it in a `with` around the computations in it."
+            )
+        return super().__call__(function)
+
+
+_SUSPENDED = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
