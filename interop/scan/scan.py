@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import textwrap
 import tokenize
 from collections import Counter
@@ -89,7 +90,7 @@ def scan(
     is one with a comment ``# jaxclamp: ignore`` on a line of the call.
 
     Args:
-      paths: files, and folders with files ``*.py``.
+      paths: files, and folders with files ``*.py``; of these hidden ones and virtual environments are left out.
       before: a version of torch, as ``"2.13"``; calls that changed since are found, too.
       after: the version of torch to compare with, and whose spellings are compared; by default the newest recorded.
       at_least: how likely a tie has to be: ``"likely"``, ``"possible"`` or ``"rare"``.
@@ -152,11 +153,21 @@ def scan(
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
     for path in map(Path, paths):
         if path.is_dir():
-            yield from sorted(file for file in path.rglob("*.py") if file.is_file())
+            yield from sorted(_files_below(path))
         elif path.exists():
             yield path
         else:
             raise FileNotFoundError(f"scan: there is no {str(path)!r}.")
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    """Yield the files ``*.py`` in a folder and those in it, but for hidden folders and virtual environments."""
+    for folder, folders, names in os.walk(path):
+        folders[:] = [
+            name for name in folders if not (name.startswith(".") or Path(folder, name, "pyvenv.cfg").exists())
+        ]
+        files = (Path(folder, name) for name in names if name.endswith(".py"))
+        yield from (file for file in files if file.is_file())  # a broken link is none
 
 
 def _of_file(source: Source, versions: dict[str, Versions]) -> list[tuple[Finding, _Fate]]:

@@ -20,6 +20,8 @@ _HOLDERS = (*_SCOPES, ast.Lambda, ast.ClassDef)
 """What may hold names of its own."""
 # A method in a file that imports both is taken for one of the first: code for JAX calls functions as a rule.
 _FRAMEWORKS = ("torch", "jax")
+_HOMES_OF_METHODS = {"torch": "torch", "jax": "jax.numpy"}
+"""Maps a framework to the module whose functions have the names of methods."""
 _HOMES = ("jaxclamp", "interop")
 _IGNORE = re.compile(r"#\s*jaxclamp:\s*ignore\b")
 _BLOCKS_WITHOUT_GRADIENT = {"torch.no_grad", "torch.inference_mode"}
@@ -38,9 +40,14 @@ _OPERATORS = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
     ast.Pow: operator.pow,
+    ast.LShift: lambda number, bits: number * 2**bits,
 }
+_NUMBERS_BY_NAME = {"pi", "e", "inf", "nan"}
+"""What `math`, `numpy`, `torch` and `jax.numpy` call numbers."""
 _INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool)\b")
+_WIDTH = re.compile(r"\b(?P<unsigned>u?)int(?P<bits>\d{1,3})\b")
 _ARRAYS_ELSEWHERE = ("numpy.", "pandas.")
 # How many names are followed from one assignment to the next, as they may be assigned in circles. In 2,157 files of
 # transformers, Keras, torch and Flax a function is behind 2 names at most, and a number behind 5.
@@ -55,7 +62,10 @@ class Call:
     name: str
     """By its home, as ``torch.clamp``, also where it is a method."""
     operands: tuple[ast.expr, ...]
-    """The positional arguments in the order of the function of torch; of a method, the object is among them."""
+    """The positional arguments in the order of the function of torch; of a method, the object is among them.
+
+    In ``partial(torch.clamp, min=0)`` the call itself stands for the x that is passed later.
+    """
 
     @property
     def function(self) -> str:
@@ -101,9 +111,12 @@ class Source:
         if not isinstance(node, ast.Call):
             return None
         name, operands = self.name(node.func), list(node.args)
+        if name == "functools.partial" and operands:
+            function, *operands = operands
+            name, operands = self.name(function), operands or [node]
         match node.func:
             case ast.Attribute(value=x, attr=method) if not (name or self._is_foreign(x)) and self.frameworks:
-                name = f"{self.frameworks[0]}.{method}"
+                name = f"{_HOMES_OF_METHODS[self.frameworks[0]]}.{method}"
                 # Of ``x.where(condition, y)``, the condition is the first operand of the function.
                 operands.insert(int(method == "where"), x)
         return Call(node, name, tuple(operands)) if name and _is_of_framework(name) else None
@@ -160,6 +173,12 @@ class Source:
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
                 return float(value) if abs(value) <= sys.float_info.max else math.nan
+            case ast.Attribute(value=ast.Call(func=function, args=[dtype]), attr=limit) if (
+                self.name(function) or ""
+            ).endswith((".iinfo", ".finfo")):
+                return _limit_of(dtype, limit)
+            case ast.Name() | ast.Attribute() if (self.name(node) or "").rpartition(".")[2] in _NUMBERS_BY_NAME:
+                return math.nan
             case ast.Name() | ast.Attribute() if depth:
                 values = self._values(node)
                 if len(values) == 1:
@@ -427,6 +446,16 @@ def _is_conversion_to_integers(node: ast.Call) -> bool:
     values = [*node.args, *(word.value for word in node.keywords)]
     is_conversion = isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "type", "astype")
     return is_conversion and any(_INTEGERS.search(ast.unparse(value)) for value in values)
+
+
+def _limit_of(dtype: ast.expr, limit: str) -> float:
+    """Return the first or the last integer of a dtype, as ``torch.iinfo(torch.int8).min``; NaN for other limits."""
+    width = _WIDTH.search(ast.unparse(dtype))
+    if width is None or limit not in ("min", "max"):
+        return math.nan
+    count = 2.0 ** int(width["bits"])
+    first = 0.0 if width["unsigned"] else -count / 2
+    return first if limit == "min" else first + count - 1
 
 
 def _computed(a: float, op: ast.operator, b: float) -> float:

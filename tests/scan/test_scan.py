@@ -33,6 +33,8 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("y = torch.clamp(x, min=qmin, max=qmax)", "version", "likely"),
         ("c = x + (x.round() - x).detach()\ny = c.clamp(0, n)", "version", "likely"),
         ("y = clip(round_ste(x), 0, n)", "version", "likely"),
+        ("import functools\nf = functools.partial(torch.clamp, min=-8, max=7)", "version", "likely"),
+        ("from functools import partial\ny = partial(torch.clamp, x)(0, 6)", "version", "rare"),
         ("y = x.clamp_(0, 6)", "version", "possible"),
         ("def f(x: torch.Tensor, z: np.ndarray):\n    return x.clamp(0, 6)", "version", "possible"),
         (
@@ -189,6 +191,8 @@ def test_nothing_is_found(code: str, tmp_path: Path) -> None:
         ("0, (1 << z) - 1", "x, numbers: 1 → 0"),
         ("-z.item(), float(z)", "x, numbers: 1 → 0"),
         ("0, 2**z - 1", "x, numbers: 1 → 0"),
+        ("-np.pi, torch.inf", "x, numbers: 1 → 0"),
+        ("0, torch.finfo(z.dtype).max - 1000", "x, numbers: 1 → 0"),
         ("0, z", "x min max: 1 0 0 → 0.5 0.5 0"),
         ("0, True", "x min max: 1 0 0 → 0.5 0.5 0"),
         ("lo, hi", "x min max: 1 0 0 → 0.5 0.5 0"),
@@ -215,6 +219,8 @@ def test_operands_by_keyword(tmp_path: Path) -> None:
         "class Q:\n def __init__(self):\n  self.hi = 7\n def f(self, x):\n  return x.clamp(-8, self.hi)",
         "class Q:\n def __init__(self, hi=7):\n  self.hi = hi\n def f(self, x):\n  return x.clamp(-8, self.hi)",
         "def f(x, lo=-8, *, z, hi=7):\n    return x.clamp(lo, hi)",
+        "y = x.clamp(-1 << 3, 2**4 // 2 - 1)",
+        "y = x.clamp(torch.iinfo(torch.int8).min, np.iinfo(np.int8).max)",
     ],
 )
 def test_a_name_that_is_assigned_once_is_its_number(code: str, tmp_path: Path) -> None:
@@ -369,10 +375,16 @@ def test_a_derivative_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["y = jnp.clip(x, 0, 6)", "y = jnp.maximum(x, 0)", "y = jax.lax.max(x, z)"],
+    [
+        "y = jnp.clip(x, 0, 6)",
+        "y = jnp.maximum(x, 0)",
+        "y = jax.lax.max(x, z)",
+        "y = x.clip(0, 6)",
+        "from functools import partial\ny = jax.tree.map(partial(jnp.clip, min=0, max=6), x)",
+    ],
 )
 def test_spellings_in_jax(code: str, tmp_path: Path) -> None:
-    (finding,) = found(tmp_path, code, head=HEAD)
+    (finding,) = found(tmp_path, code, head="import jax\nimport jax.numpy as jnp\n")
     assert "is balanced at a tie" in finding.what
     assert finding.cure.startswith("jaxclamp.min_norm(f)")
 
@@ -441,6 +453,15 @@ def test_a_folder_or_a_broken_link_of_that_name_is_no_file(tmp_path: Path) -> No
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "link.py").symlink_to("absent")
     assert scan([tmp_path]).files == 0
+
+
+def test_hidden_folders_and_virtual_environments_are_left_out(tmp_path: Path) -> None:
+    for folder in (".git", "env/lib", "src"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "code.py").write_text("import torch\ny = torch.clamp(x, -8, 7)\n")
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    assert [finding.file for finding in scan([tmp_path], before="2.13").findings] == [str(tmp_path / "src" / "code.py")]
+    assert len(scan([tmp_path / "env", tmp_path / ".git"], before="2.13").findings) == 2  # as they are named
 
 
 def test_command(tmp_path: Path) -> None:
