@@ -337,30 +337,46 @@ def test_of_too_few_elements_values_and_errors_are_those_of_torch(function: Any,
     assert decided == answer(lambda: function(few))
 
 
-@pytest.mark.parametrize(
-    "function",
-    {
-        "topk": lambda x: x.topk(2).values,
-        "topk, smallest": lambda x: x.topk(3, largest=False).values,
-        "topk, all": lambda x: x.topk(4).values,
-        "kthvalue": lambda x: x.kthvalue(2).values,
-        "median": torch.median,
-        "nanmedian": torch.nanmedian,
-        "cummax": lambda x: x.cummax(0).values,
-        "cummin": lambda x: x.cummin(0).values,
-        "sort": lambda x: x.sort(descending=True).values,
-    }.values(),
-)
-def test_ties_anywhere_among_four_elements(function: Any) -> None:
+ORDERED: dict[str, Any] = {
+    "topk": lambda x: x.topk(2).values,
+    "topk, smallest": lambda x: x.topk(3, largest=False).values,
+    "topk, all": lambda x: x.topk(4).values,
+    "kthvalue": lambda x: x.kthvalue(2).values,
+    "median": torch.median,
+    "nanmedian": torch.nanmedian,
+    "cummax": lambda x: x.cummax(0).values,
+    "cummin": lambda x: x.cummin(0).values,
+    "sort": lambda x: x.sort(descending=True).values,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ORDERED)
+def test_ties_anywhere_among_four_elements(name: str, dtype: torch.dtype) -> None:
     """As of 3, 1, 1, 0, of which the two largest tie with no other, but the second is equal to the next."""
+    function = ORDERED[name]
     generator = torch.Generator().manual_seed(0)
-    for numbers in itertools.product(range(3), repeat=4):
-        x = torch.tensor(numbers, dtype=torch.float64)
-        v = torch.randn(4, generator=generator, dtype=torch.float64)
+    for numbers in itertools.product(range(-1, 2), repeat=4):
+        x = torch.tensor(numbers, dtype=dtype)
+        v = torch.randn(4, generator=generator, dtype=torch.float64).to(dtype)
         step = 2.0**-20
-        difference = (function(x + step * v) - function(x)) / step
+        difference = (function(x.double() + step * v) - function(x.double())) / step
         _, derivative = interop.directional_derivative(function, x, v)
-        torch.testing.assert_close(derivative, difference, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(derivative.double(), difference, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_the_order_is_that_of_float64_at_infinities_zeros_and_nan(name: str) -> None:
+    """Floats of 32 bits are ordered by integers, in one sort with their tangents."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.tensor([-torch.inf, -1.0, -0.0, 0.0, torch.inf, torch.nan, -torch.nan])
+    for _ in range(60):
+        x, v = (numbers[torch.randint(0, 7, (4,), generator=generator)] for _ in range(2))
+        single, double = (
+            interop.directional_derivative(ORDERED[name], x.to(dtype), v.to(dtype))[1].double()
+            for dtype in (torch.float32, torch.float64)
+        )
+        torch.testing.assert_close(single, double, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")

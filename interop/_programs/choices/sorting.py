@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from interop._programs.choices.reductions import taken
-from interop._programs.order import Sign, follows, order, place_in_order, value_of
+from interop._programs.order import Sign, follows, keys_of, order, place_in_order, value_of
 from interop.native._rules.windows_stage import is_plain
 
 Tensor = torch.Tensor
@@ -38,7 +38,10 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     if is_plain(value):
         # To sort all takes several times as long, and matters if two of the first are equal, or the last and the next.
         first = torch.topk(value, min(k + 1, value.size(dim)), dim, largest)
-        index = None if follows(first.values, first.values, dim) else first.indices
+        if not follows(first.values, first.values, dim):
+            index = first.indices
+        elif (keys := keys_of(input)) is not None:
+            index = torch.topk(keys, k, dim, largest).indices
     index = (order(input, dim, descending=largest) if index is None else index).narrow(dim, 0, k)
     return torch.return_types.topk((input.gather(dim, index), index))
 
@@ -82,9 +85,10 @@ def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
             so_far = torch.cummax(value, dim)
             index = None if follows(value, so_far.values, dim) else so_far.indices
         if index is None:
-            # Ranks, the inverse of the order, have no ties: the largest so far is the one element that is ahead so far.
-            ranks = order(input, dim, sign).argsort(dim)
-            index = torch.cummax(ranks, dim).indices
+            if (keys := keys_of(input, sign)) is None:
+                # Ranks are the inverse of the order.
+                keys = order(input, dim, sign).argsort(dim)
+            index = torch.cummax(keys, dim).indices
         return getattr(torch.return_types, name)((input.gather(dim, index), index))
 
     return along_an_axis
