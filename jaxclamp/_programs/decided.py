@@ -36,7 +36,7 @@ from jaxclamp._transforms.jaxprs import (
     transformed,
 )
 from jaxclamp._transforms.source_lines import place
-from jaxclamp._transforms.sums import norms_as_calls, of_logaddexp, with_slopes_of_logsumexp
+from jaxclamp._transforms.sums import norms_as_calls, of_logaddexp, with_primitives_of_ops, with_slopes_of_logsumexp
 from jaxclamp._transforms.undecided import ASKS_FOR_ITSELF, NOT_ENTERED, STRAIGHT_THROUGH, UNDECIDED, warn
 
 P = ParamSpec("P")
@@ -92,7 +92,7 @@ class DecidedProgram(Generic[P, R]):
         """
         jaxpr = needed(jaxpr)
         self.has_slopes_without_bound |= has_slopes_without_bound(jaxpr)
-        jaxpr = norms_as_calls(with_slopes_of_logsumexp(jaxpr))
+        jaxpr = norms_as_calls(with_slopes_of_logsumexp(with_primitives_of_ops(jaxpr)))
         self._without_choices_behind = without_choices_behind(jaxpr, self._moves_by_its_body)
         # Of finite numbers and slopes no branch is NaN. A derivative rule is linear in its tangents, and a look at them
         # would not be.

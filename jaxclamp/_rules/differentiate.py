@@ -27,6 +27,8 @@ Tangents: TypeAlias = Sequence[jax.Array | None]
 
 OP_SCOPE = "jaxclamp."
 """Begins the name of the `jax.named_scope` around an op, ``jaxclamp.clamp``, by which `jaxclamp.ties` knows it."""
+ROOT_SCOPE = "jaxclamp root"
+"""The name of the `jax.named_scope` around a root of a sum of powers, to which `jaxclamp.min_norm` gave the slope 0."""
 DERIVATIVE_SCOPE = "jaxclamp derivative"
 """The name of the `jax.named_scope` around the derivative of an op, and of a choice in a derivative of a program."""
 VALUE_SCOPE = "jaxclamp value"

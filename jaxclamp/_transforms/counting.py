@@ -77,12 +77,12 @@ class TieCounts:
     @property
     def elements(self) -> jax.Array:
         """For each counter, the elements that were computed, as floats of the shape ``(..., counters)``."""
-        return self.counts[..., 0] * jnp.array([float(size) for _, size in self.counters])
+        return self.counts[..., 0].astype(float) * jnp.array([float(size) for _, size in self.counters])
 
     @property
     def tied(self) -> jax.Array:
         """For each counter, the elements of them that were on a tie, as floats of the shape ``(..., counters)``."""
-        return self.counts[..., 1] * float(_BASE) + self.counts[..., 2]
+        return self.counts[..., 1].astype(float) * _BASE + self.counts[..., 2].astype(float)
 
     def __add__(self, other: TieCounts) -> TieCounts:
         if self.counters != other.counters:  # a row of one would be added to that of another line

@@ -275,9 +275,17 @@ def opened_calls(eqn: JaxprEqn, *names: str) -> list[JaxprEqn]:
     # A result that no equation in the body makes has no variable that could be renamed to the output.
     if body is None or body.constvars or any(isinstance(atom, Literal) or atom not in made for atom in body.outvars):
         return [eqn]
+    return [new for inner in in_place_of(eqn, body) for new in opened_calls(inner, *names, "_where")]
+
+
+def in_place_of(eqn: JaxprEqn, body: Any) -> list[JaxprEqn]:
+    """Return the equations of ``body``, which has no constants and makes each result, in the place of its call ``eqn``.
+
+    They are not traced anew: the axes of a shard_map, over which they may reduce, have no name outside of it.
+    """
     scopes, atoms = eqn.source_info.name_stack, dict(zip(body.invars, eqn.invars, strict=True))
     atoms.update(zip(body.outvars, eqn.outvars, strict=True))
-    inside = [
+    return [
         inner.replace(
             invars=[atom if isinstance(atom, Literal) else atoms[atom] for atom in inner.invars],
             outvars=[atoms.setdefault(var, Var(var.aval)) for var in inner.outvars],
@@ -285,7 +293,6 @@ def opened_calls(eqn: JaxprEqn, *names: str) -> list[JaxprEqn]:
         )
         for inner in body.eqns
     ]
-    return [new for inner in inside for new in opened_calls(inner, *names, "_where")]
 
 
 def moved_on(holds: jax.Array, new: Sequence[jax.Array], old: Sequence[jax.Array]) -> list[jax.Array]:

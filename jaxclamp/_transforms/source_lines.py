@@ -14,13 +14,13 @@ from jax.extend.core import JaxprEqn
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
-from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE, VALUE_SCOPE
+from jaxclamp._rules.differentiate import DERIVATIVE_SCOPE, OP_SCOPE, ROOT_SCOPE, VALUE_SCOPE
 from jaxclamp._transforms.jaxprs import with_bodies
 
 T = TypeVar("T")
 
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())  # of Python itself, too
-SCOPES_OF_JAXCLAMP = (OP_SCOPE, DERIVATIVE_SCOPE, VALUE_SCOPE)
+SCOPES_OF_JAXCLAMP = (OP_SCOPE, ROOT_SCOPE, DERIVATIVE_SCOPE, VALUE_SCOPE)
 _LIBRARIES = (str(Path(jax.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
 
 

@@ -28,9 +28,19 @@ from jax.extend.core import JaxprEqn, Literal, Var, jaxpr_as_fun
 from jax.extend.core import primitives as p
 
 from jaxclamp._jax_versions import with_parts
+from jaxclamp._rules.differentiate import ROOT_SCOPE
 from jaxclamp._rules.operands import is_floating
-from jaxclamp._transforms.jaxprs import WITH_BODIES, computed, equations, inlined, opened_calls, same, with_bodies
-from jaxclamp._transforms.recognition import calls, recognized_euclidean
+from jaxclamp._transforms.jaxprs import (
+    WITH_BODIES,
+    computed,
+    equations,
+    in_place_of,
+    inlined,
+    opened_calls,
+    same,
+    with_bodies,
+)
+from jaxclamp._transforms.recognition import calls, name_of_jaxclamp_op, recognized_euclidean
 
 
 def with_slopes_of_sums(jaxpr: Any) -> Any:
@@ -41,6 +51,14 @@ def with_slopes_of_sums(jaxpr: Any) -> Any:
 def with_slopes_of_logsumexp(jaxpr: Any) -> Any:
     """Return the program in which `logsumexp` has the slope 0 there, in its bodies too."""
     return _replaced(jaxpr, _of_logsumexp)
+
+
+def with_primitives_of_ops(jaxpr: Any) -> Any:
+    """Return the program with a primitive for each op of jaxclamp that is one, as `abs`, and for roots with that slope.
+
+    So it is known as a norm what `jaxclamp.min_norm` has replaced the root of, or the absolute values.
+    """
+    return _replaced(jaxpr, _primitive_of_op)
 
 
 def norms_as_calls(jaxpr: Any) -> Any:
@@ -112,7 +130,16 @@ def _selection_of_roots(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | Non
 
 
 def _of_powers(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
-    return inlined(_constant_at_0(eqn), eqn) if _equations_of_norm(eqn, makers) else None
+    if _equations_of_norm(eqn, makers):
+        return inlined(jax.named_scope(ROOT_SCOPE)(_constant_at_0(eqn)), eqn)
+    return None
+
+
+def _primitive_of_op(eqn: JaxprEqn, _: _Makers) -> list[JaxprEqn] | None:
+    is_op = name_of_jaxclamp_op(eqn) or ROOT_SCOPE in str(eqn.source_info.name_stack)
+    if eqn.primitive is p.custom_jvp_call_p and is_op and len(eqn.params["call_jaxpr"].eqns) == 1:
+        return in_place_of(eqn, eqn.params["call_jaxpr"])
+    return None
 
 
 def _as_call(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:

@@ -64,6 +64,8 @@ def test_counts_as_arrays(run: Callable[[jax.Array], jaxclamp.TieCounts], times:
     report = tie_counts.report()
     assert report.tied == times * sum(LAYERS.values())
     assert report.elements == times * (N.size + 2 * N.size + N.size)
+    with jax.numpy_dtype_promotion("strict"):
+        assert tie_counts.tied.dtype == tie_counts.elements.dtype == "float32"
     axes = tuple(range(tie_counts.tied.ndim - 1))
     assert sorted(np.asarray(tie_counts.tied).sum(axes)) == sorted(times * count for count in LAYERS.values())
     assert ties(layers)(X)[1].tied * times == report.tied

@@ -391,6 +391,11 @@ PROGRAMS: dict[str, tuple[Program, Any]] = {
     "named_call": (jax.named_call(lambda x: jax.nn.relu(x) * 2), POINT),
     "jnp.vectorize": (jnp.vectorize(lambda a: jnp.where(a > 0, a, -a)), POINT),
     "under min_norm": (lambda x: jaxclamp.min_norm(jax.nn.relu)(x) - jax.nn.relu(-x), POINT),
+    "norms under min_norm": (
+        jaxclamp.min_norm(lambda x: jnp.linalg.vector_norm(x, ord=3) + jnp.sqrt(jnp.min(x**2 + x[::-1] ** 2))),
+        ZEROS,
+    ),
+    "norm under as_of": (jaxclamp.as_of("torch 2.13")(lambda x: jnp.linalg.vector_norm(x, ord=3)), ZEROS),
     "jaxclamp.relu": (lambda x: jaxclamp.relu(x) - jaxclamp.relu(-x), POINT),
     "jaxclamp.amax": (lambda x: jaxclamp.amax(x), EQUAL),
     # Linear algebra and solvers.
@@ -480,6 +485,7 @@ QUICK = (
     ),
     *("spring contact", "triangle wave, floor", "atan2", "straight through", "custom_jvp, of two", "pure_callback"),
     *("norms, 3, of rows", "norm, 1.5, at 0", "root mean square, in a loop", "sqrt(x^2)"),
+    *("norms under min_norm", "norm under as_of"),
 )
 EXPECTED = {
     **dict.fromkeys(PROGRAMS, "right"),
