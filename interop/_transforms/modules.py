@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import inspect
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -188,7 +189,8 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
     replaced, left, before = {}, {}, []
     for path, module in model.named_modules(remove_duplicate=False):
         kind = _class_of(module)
-        if kind in _CONVERTED or (ties is not None and isinstance(module, _MinNorm)):
+        has_own_forward = "forward" in vars(module)
+        if (kind in _CONVERTED and not has_own_forward) or (ties is not None and isinstance(module, _MinNorm)):
             replaced[path] = kind.__name__
             before.append((module, kind, vars(module).get("ties")))
         elif reason := _why_left(module, block, covered, uncovered):
@@ -246,6 +248,8 @@ _POWER_AVERAGES = torch.nn.LPPool1d, torch.nn.LPPool2d, torch.nn.LPPool3d
 def _why_left(module: torch.nn.Module, block: str, covered: set[str], uncovered: set[str]) -> str:
     """Say why a module without a counterpart in `interop.nn` may have other gradients; empty if it has none."""
     kind = type(module)
+    if kind in _CONVERTED:
+        return f"{kind.__name__} has a forward of its own beside that of its class; convert the model before it is set"
     if isinstance(module, _MinNorm):
         return f"{kind.__name__} keeps ties={module.ties!r}, which it has already" if module.ties else ""
     for base in kind.__mro__[1:]:
@@ -277,31 +281,25 @@ def _why_left(module: torch.nn.Module, block: str, covered: set[str], uncovered:
 def _used(module: torch.nn.Module) -> set[str]:
     """Return the names of the functions of torch that a module holds, or that its ``forward`` and its helpers name.
 
-    Helpers are methods, functions of the same file, and functions that the module holds. Of what is called as a method,
-    such as ``x.clamp(0)``, the name alone is known. Of ``return F.relu(self._scaled(x))`` it is ``relu``, and what is
-    named in ``_scaled``.
+    Helpers are its methods and properties, functions of the same file, and functions that the module holds. Of what is
+    called as a method, such as ``x.clamp(0)``, the name alone is known. Of ``return F.relu(self._scaled(x))`` it is
+    ``relu``, and what is named in ``_scaled``.
     """
     known = _COVERED | _UNCOVERED
-    held = [value for value in vars(module).values() if inspect.isroutine(value)]
-    used = {known.get(value, "") for value in held}
-    held_functions = [
-        value for value in held if inspect.isfunction(value) and not value.__module__.startswith("torch.")
-    ]
-    pending: list[Any] = [type(module).forward, type(module).__call__, *held_functions]
+    held = {routine for value in vars(module).values() for routine in _routines(value)}
+    used = {known.get(routine, "") for routine in held}
+    pending: list[Any] = [type(module).forward, type(module).__call__]
+    pending += [routine for routine in held if not _home(routine).startswith("torch.")]
     seen = {torch.nn.Module.__call__}
     while pending:
         function = inspect.unwrap(pending.pop())
-        if function in seen:
+        if function in seen or not inspect.isfunction(function):
             continue
         seen.add(function)
-        names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, "self": module}
+        of_closure = inspect.getclosurevars(function).nonlocals
+        names = {**function.__globals__, **of_closure, "self": module, "cls": type(module)}
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
             match node:
-                # ``self._activate(x)``: a helper, which is read in turn. The methods of Module call nothing with ties.
-                case ast.Attribute(value=ast.Name(id="self"), attr=name) if not hasattr(torch.nn.Module, name):
-                    helper = inspect.getattr_static(type(module), name, None)
-                    if inspect.isfunction(helper):
-                        pending.append(helper)
                 case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
                     bases = set(type(module).__mro__) - {torch.nn.Module}
                     pending += filter(inspect.isfunction, (vars(base).get(name) for base in bases))
@@ -310,22 +308,62 @@ def _used(module: torch.nn.Module) -> set[str]:
                     _meant(base, names), ModuleType | torch.nn.Module
                 ):
                     used.add(name)
-                # Called, or passed to another function.
-                case ast.Attribute() | ast.Name() if inspect.isroutine(meaning := _meant(node, names)):
-                    used.add(known.get(meaning, ""))
-                    if inspect.isfunction(meaning) and meaning.__module__ == function.__module__:
-                        pending.append(meaning)
+                # Called, passed to another function, or looked up in a table of functions.
+                case ast.Attribute() | ast.Name():
+                    for routine in _routines(_meant(node, names)):
+                        used.add(known.get(routine, ""))
+                        # ``self._activate``: a helper, which may be inherited from a class in another file.
+                        is_of_module = isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls")
+                        if routine not in held and (is_of_module or _home(routine) == _home(function)):
+                            pending.append(routine)
     return used
 
 
+def _home(routine: Callable[..., Any]) -> str:
+    """Return the name of the module of a function; empty of a method in C, as `torch.Tensor.clamp`."""
+    return getattr(routine, "__module__", None) or ""
+
+
+def _routines(value: Any) -> Iterator[Callable[..., Any]]:
+    """Return the functions behind a method, a property or a partial, or those in a dict, a list or a tuple."""
+    match value:
+        case dict():
+            yield from _routines(list(value.values()))
+        case list() | tuple():
+            for entry in value:
+                if not isinstance(entry, dict | list | tuple):
+                    yield from _routines(entry)
+        case (
+            staticmethod(__func__=function)
+            | classmethod(__func__=function)
+            | MethodType(__func__=function)
+            | property(fget=function)
+            | functools.partial(func=function)
+        ):
+            yield from _routines(function)
+        case _ if inspect.isroutine(value):
+            yield value
+
+
 def _meant(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Look up a name, or one in a module of Python or torch, as ``torch.clamp`` and ``self.norm``; None if unknown."""
+    """Look up a name, or one in a module of Python or torch or a class, as ``torch.clamp`` and ``self.norm``.
+
+    It is None if that is unknown, and of what every module of torch has, whose methods call nothing with ties.
+    """
     match node:
         case ast.Name(id=name):
             return names.get(name)
         case ast.Attribute(value=base, attr=name):
             home = _meant(base, names)
-            if isinstance(home, torch.nn.Module):  # not by getattr, which would run the properties of a model
-                return {**vars(home), **vars(home)["_modules"]}.get(name)
-            return getattr(home, name, None) if isinstance(home, ModuleType) else None
+            if isinstance(home, ModuleType):
+                return getattr(home, name, None)
+            # Not by getattr, which would run the properties of a model.
+            if isinstance(home, torch.nn.Module):
+                instance = {**vars(home), **vars(home)["_modules"]}
+                return instance.get(name) if name in instance else _meant_in_class(type(home), name)
+            return _meant_in_class(home, name) if isinstance(home, type) else None
     return None
+
+
+def _meant_in_class(kind: type, name: str) -> Any:
+    return None if hasattr(torch.nn.Module, name) else inspect.getattr_static(kind, name, None)

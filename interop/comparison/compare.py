@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.comparison import Comparison
@@ -28,6 +29,7 @@ from interop.comparison.leaves import (
     largest_of,
     may_be_rounding,
     relative_tolerance,
+    wide,
 )
 from interop.comparison.probe import WORST, Arrays, Probe, is_drawn, search
 from interop.comparison.recording import (
@@ -63,9 +65,10 @@ def compare(
     Both are called with the same arguments, unmodified and under the min-norm convention (`jaxclamp.min_norm` and
     `interop.min_norm`). A difference that vanishes under it was a matter of convention; one that stays is a bug.
     The gradient is that of :math:`\sum_i w_i \, value_i` over the floats in the result, with respect to every array of
-    floats among the arguments. The weights lie between 0.5 and 1.5, are 1 in leaves of one number, and depend on the
-    position alone: the plain sum would be constant for a softmax or a normalization. Real and imaginary parts count as
-    two floats.
+    floats or complex numbers among the arguments. The weights lie between 0.5 and 1.5, are 1 in leaves of one number,
+    and depend on the position alone: the plain sum would be constant for a softmax or a normalization. Real and
+    imaginary parts count as two floats, and the gradient with respect to a complex number is as JAX has it, the
+    conjugate of torch's.
 
     Each side is called in one framework: in the one that ``frameworks`` names, else in the one that the side runs in.
     Most functions run in one only, as torch refuses JAX's arrays and JAX torch's. A side that runs in both, as
@@ -298,7 +301,9 @@ class _Pair:
 
 
 def _in_float64(arrays: Arrays) -> Arrays:
-    return {label: array.astype(np.float64) if is_float(array) else array for label, array in arrays.items()}
+    return {
+        label: wide(array) if jnp.issubdtype(array.dtype, jnp.inexact) else array for label, array in arrays.items()
+    }
 
 
 def _severity(comparison: Comparison) -> int:

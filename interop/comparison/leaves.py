@@ -193,7 +193,7 @@ def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool
 def largest_of(sides: Iterable[Array]) -> float:
     """Return the largest absolute value on all sides; NaN if one has any."""
     # By np.max, as Python's passes over NaN: max(1.0, nan) is 1.0.
-    return float(np.max([np.abs(side.astype(np.float64)).max(initial=0.0) for side in sides]))
+    return float(np.max([np.abs(wide(side)).max(initial=0.0) for side in sides]))
 
 
 def check_tolerances(rtol: Any, atol: Any) -> None:
@@ -253,7 +253,12 @@ def is_gradient(label: str) -> bool:
 
 
 def largest_finite(array: Array) -> float:
-    return float(abs(array[np.isfinite(array)].astype(np.float64)).max(initial=0.0))
+    return float(np.abs(wide(array[np.isfinite(array)])).max(initial=0.0))
+
+
+def wide(array: Array) -> Array:
+    """Return an array in float64, or complex128: in int8 the absolute value of -128 is -128."""
+    return array.astype(np.result_type(array.dtype, np.float64))
 
 
 def _largest(differences: Array) -> Largest:

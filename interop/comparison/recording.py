@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import to_host
-from interop.frameworks.base import Array, Convertible, Function, is_float, weighted_total
+from interop.frameworks.base import Array, Convertible, Function, weighted_total
 from interop.frameworks.registry import CONVERTIBLES, frameworks_of, hint_at_numpy
 
 FilePath: TypeAlias = str | os.PathLike[str]
@@ -154,8 +154,7 @@ class Computation:
         return Recording(self.name, self.framework.version, inputs, unmodified, min_norm, given_nan)
 
     def _answers(self, function: Function) -> dict[str, Array]:
-        # Not those of complex numbers: JAX's gradient with respect to one is the conjugate of torch's.
-        active = [label for label, array in self.arrays.items() if is_float(array)]
+        active = [label for label, array in self.arrays.items() if jnp.issubdtype(array.dtype, jnp.inexact)]
         try:
             answer = self.framework.differentiate(function, self.arrays, active, weighted_total)
         except Exception as error:

@@ -83,7 +83,7 @@ class Gradient:
 
     value: Any
     by_argument: Mapping[str, Array]
-    """Maps the name of an active argument to the gradient with respect to it."""
+    """Maps the name of an active argument to the gradient with respect to it; of complex numbers, as JAX has it."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class Torch(Convertible):
         gradients = (
             torch.autograd.grad(differentiable, chosen, allow_unused=True, materialize_grads=True) if chosen else ()
         )
-        gradient = dict(zip(active, gradients, strict=True))
+        # JAX has the conjugate of what torch calls the gradient.
+        gradient = {name: g.conj().resolve_conj() for name, g in zip(active, gradients, strict=True)}
         return Gradient(*jax.tree.map(lambda tensor: np.array(lend(tensor)), (result, gradient)))
 
     def attempt(self, function: Function, arguments: Arrays) -> None:

@@ -344,6 +344,15 @@ def test_complex_results_count_in_the_gradient() -> None:
         assert findings(compare(lambda x: jnp.fft.fft(x), wrong, x)) == {"value": "agrees", "gradient[0]": "port"}
 
 
+def test_gradients_of_complex_arguments() -> None:
+    """They are conjugate in JAX and in torch; a bug in them alone shows."""
+    z = np.complex64([1 + 2j, -0.5j, 3])
+    assert compare(lambda z: jnp.sum((z**3).real), lambda z: (z**3).real.sum(), z).agree
+    wrong = compare(lambda z: jnp.sum((z**3).real), lambda z: (z.detach() ** 2 * z).real.sum(), z)
+    assert findings(wrong) == {"value": "agrees", "gradient[0]": "port"}
+    assert wrong.gradient_scale == pytest.approx(27)  # 3 z^2 at z = 3: a modulus
+
+
 def test_random_numbers_of_torch_are_the_same_in_each_call() -> None:
     def dropped(x: torch.Tensor) -> torch.Tensor:
         return functional.dropout(torch.clamp(x, 0.0, 6.0), 0.5)

@@ -5,6 +5,7 @@ import inspect
 import math
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -309,6 +310,61 @@ def test_what_else_convert_left() -> None:
     assert left["6"] == "WithFunctionOfTheFile calls hardtanh; run the model under interop.min_norm()"
     assert left["9"] == "Decorated calls hardtanh; run the model under interop.min_norm()"
     assert left["10"] == "WithClosure calls elu; run the model under interop.min_norm()"
+
+
+class Helped(torch.nn.Module):
+    """Has helpers of each kind that a class may have."""
+
+    builtin = staticmethod(torch.clamp)
+
+    @staticmethod
+    def static(x: Tensor) -> Tensor:
+        return x.clamp(0.0)
+
+    @classmethod
+    def of_class(cls, x: Tensor) -> Tensor:
+        return cls.static(x)
+
+    @property
+    def scale(self) -> Tensor:
+        return self.static(TIED)
+
+    def method(self, x: Tensor) -> Tensor:
+        return x.clamp(0.0)
+
+
+TABLE = {"clamp": torch.clamp}
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda self, x: self.builtin(x, 0.0),
+        lambda self, x: self.of_class(x),
+        lambda self, x: x * self.scale,
+        lambda self, x: Helped.static(x),
+        lambda self, x: TABLE["clamp"](x, 0.0),
+    ],
+)
+def test_functions_that_a_forward_looks_up(forward: Callable[..., Tensor]) -> None:
+    module = type("Calling", (Helped,), {"forward": forward})()
+    assert interop.nn.convert(module).left == {"": "Calling calls clamp; run the model under interop.min_norm()"}
+
+
+@pytest.mark.parametrize("held", [partial(torch.clamp, min=0.0), TABLE, [torch.Tensor.clamp], Helped().method])
+def test_functions_that_a_module_holds(held: Any) -> None:
+    module = torch.nn.Identity()
+    module.held = held  # type: ignore[assignment]
+    assert interop.nn.convert(module).left == {"": "Identity calls clamp; run the model under interop.min_norm()"}
+
+
+def test_a_module_with_a_forward_of_its_own_is_left() -> None:
+    """As `accelerate` sets it."""
+    module = torch.nn.ReLU6()
+    module.forward = lambda x: x.clamp(0.0, 6.0)  # type: ignore[method-assign]
+    assert interop.nn.convert(module).left == {
+        "": "ReLU6 has a forward of its own beside that of its class; convert the model before it is set"
+    }
 
 
 def test_a_module_without_source() -> None:

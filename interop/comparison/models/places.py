@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from interop.comparison.leaves import agree, kind_of
+from interop.comparison.leaves import agree, kind_of, wide
 from interop.comparison.models.counterparts import channel_orders
 from interop.comparison.models.layers import Answer, Direction, Key, Layer, Moment, Point, What, crossing
 from interop.comparison.models.mapping import Bound, Counterparts, Image, Pair
@@ -246,9 +246,7 @@ def _misfit(a: Point, b: Point, way: Align) -> tuple[bool, bool, float]:
     gradients_differ = a.gradient is not None and b.gradient is not None and not agree(a.gradient, way(b.gradient))
     if agree(first, second):  # but for rounding, which must not choose between two ways
         return False, gradients_differ, 0.0
-    # complex128 for complex numbers, float64 for all others
-    wide = np.result_type(first.dtype, np.float64)
-    return True, gradients_differ, float(np.abs(first.astype(wide) - second.astype(wide)).sum())
+    return True, gradients_differ, float(np.abs(wide(first) - wide(second)).sum())
 
 
 def _is_joined(a: Sequence[int], b: Sequence[int]) -> bool:
