@@ -245,8 +245,8 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "heaviside": comparisons.heaviside,
     "max_with_indices": _MAX,
     "min_with_indices": _MIN,
-    "max": functools.partial(overloaded, roots.bounded(_OF_RECORDS["maximum"]), _MAX, reductions.amax),
-    "min": functools.partial(overloaded, _OF_RECORDS["minimum"], _MIN, reductions.amin),
+    "max": functools.partial(overloaded, roots.comparing("maximum", _OF_RECORDS["maximum"]), _MAX, reductions.amax),
+    "min": functools.partial(overloaded, roots.comparing("minimum", _OF_RECORDS["minimum"]), _MIN, reductions.amin),
     "amax": reductions.amax,
     "amin": reductions.amin,
     "argmax": reductions.index(as_is),
@@ -305,15 +305,19 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     "rnn_relu_cell": _spelled_out(recurrent.rnn_relu_cell),
 }
 
+_OF_BOUNDS = (
+    *("maximum", "fmax", "minimum", "fmin", "clamp", "clip", "clamp_min", "clamp_max"),
+    *("relu", "relu6", "hardtanh", "threshold"),
+)
 _CHOICES_BY_NAME_OR_IN_PLACE: dict[str, Function] = {
     **_CHOICES_BY_NAME,
     **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _CHOICES_BY_NAME.items() if in_place(name)},
 }
 # Around the forms in place, not within: these choose by a copy, of which it is not known that it is a sum of squares.
 _CHOICES_BY_NAME_OR_IN_PLACE |= {
-    name: roots.bounded(choice)
+    name: roots.comparing(name, choice)
     for name, choice in _CHOICES_BY_NAME_OR_IN_PLACE.items()
-    if name.removesuffix("_") in ("relu", "maximum", "fmax", "clamp", "clip", "clamp_min")
+    if name.removesuffix("_") in _OF_BOUNDS
 }
 
 CHOICES_BY_FUNCTION: Mapping[Function, Function] = {

@@ -266,7 +266,7 @@ def test_an_absolute_value_has_no_sign_where_it_is_0(value: float) -> None:
     "beside_a_square",
     [
         lambda x: x[1] ** 2 + 2 * x[0] * x[1],
-        lambda x: (x[1:] ** 2).cumsum(0).sum(),
+        lambda x: (x[1:] ** 2).cumprod(0).sum(),
         lambda x: (x[1] ** 2).double(),
         lambda x: (x * x).sum().clamp(max=0),
     ],

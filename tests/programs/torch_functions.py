@@ -275,6 +275,26 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         ),
         tensor([[0.0, 0.0], [3.0, -4.0]]),
     ),
+    "norms by hand, of what is selected": (
+        lambda x, y: sum(
+            i * (selected(((x[:, None] - y) ** 2).sum(-1)).sqrt() * tensor([1.0, 2.0])).sum()
+            for i, selected in enumerate(
+                (
+                    *(lambda s: s.amin(1), lambda s: s.min(1).values, lambda s: s.min(), lambda s: s.amax((0, 1))),
+                    *(lambda s: s.sort(1)[0], lambda s: s.msort()[:1], lambda s: s.topk(1, largest=False).values),
+                    *(lambda s: s.kthvalue(1).values, torch.median, lambda s: s.nanmedian(0)[0]),
+                    *(lambda s: s.cummin(1)[0], lambda s: s.max(1, keepdim=True)[0].T, lambda s: s.amin(0).amax()),
+                    *(lambda s: s.clamp(max=2.0), lambda s: s.clip(-1, 2), lambda s: s.clamp_max(torch.tensor(2.0))),
+                    *(lambda s: torch.minimum(s, s.T), lambda s: torch.max(s, s.T), lambda s: torch.fmin(s, 2 * s)),
+                    *(F.relu6, F.hardtanh, lambda s: (1 * s).clamp_(-1, 2), lambda s: torch.minimum(3 * s, s + 1)),
+                    *(lambda s: torch.maximum(s.amin(0), torch.tensor(-1.0)), lambda s: s.amin(1).reshape(1, 2)),
+                ),
+                1,
+            )
+        ),
+        tensor([[0.0, 0.0], [3.0, -4.0]]),
+        tensor([[0.0, 0.0], [0.0, 0.0]]),
+    ),
     "distances": (
         lambda x, y: torch.cdist(x, y).sum() + torch.cdist(x, x, 1).sum() + F.pdist(x).sum() + F.pdist(x, math.inf),
         tensor([[0.0, 0.0], [3.0, -4.0], [0.0, 0.0]]),

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from interop._programs.choices.roots import selecting
 from interop._programs.choices.selections import abs
 from interop._programs.dual_fast_paths import FASTER
 from interop._programs.order import Sign, as_is, may_be_at, place_of_largest, value_and_tangent, value_of
@@ -28,6 +29,7 @@ def taken(input: Tensor, dim: int, index: Tensor, keepdim: bool) -> tuple[Tensor
 def with_indices(name: str, sign: Sign) -> Function:
     """Return `torch.max` or `torch.min` of one axis, which has indices too."""
 
+    @selecting
     def along_an_axis(input: Tensor, dim: int, keepdim: bool = False) -> Any:
         place = place_of_largest(input, dim, sign)
         return getattr(torch.return_types, name)(taken(input, dim, place, keepdim))
@@ -38,6 +40,7 @@ def with_indices(name: str, sign: Sign) -> Function:
 def extremum(sign: Sign) -> Function:
     """Return `torch.amax` or `torch.amin`."""
 
+    @selecting
     def reduced(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         axes = axes_of(dim, input.dim())
         flat = input.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))

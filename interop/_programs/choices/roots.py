@@ -44,8 +44,17 @@ class Squares(NamedTuple):
     """
 
 
-_KNOWN: MutableMapping[Tensor, tuple[Squares, list[int]]] = WeakTensorKeyDictionary()
-"""Maps a tensor to the sum that it is, and to the state in which it was computed."""
+class Selection(NamedTuple):
+    """What is taken of sums of squares, as the smallest of several: its root is what is taken of their roots."""
+
+    elements: tuple[Tensor, ...]
+    """The tensors that it is taken of, not all of which need be sums of squares."""
+    of_roots: Callable[[Callable[[Any], Any]], Tensor]
+    """Takes it of what a function makes of these tensors, and of the numbers beside them."""
+
+
+_KNOWN: MutableMapping[Tensor, tuple[Squares | Selection, list[int]]] = WeakTensorKeyDictionary()
+"""Maps a tensor to the sum or the selection that it is, and to the state in which it was computed."""
 _MULTIPLES: MutableMapping[Tensor, tuple[Real, weakref.ref[Tensor], list[Any]]] = WeakTensorKeyDictionary()
 """Maps ``c * x``, for a number c that is not negative, to c, the tensor whose memory x shows, its part and state."""
 
@@ -58,9 +67,9 @@ def _state(*tensors: Tensor) -> list[int]:
     return [torch.is_grad_enabled(), *map(version_of, tensors)]
 
 
-def _keep(result: Tensor, squares: Squares | None) -> None:
-    if squares is not None:
-        _KNOWN[result] = squares, _state(*squares.elements, result)
+def _keep(result: Tensor, known: Squares | Selection | None) -> None:
+    if known is not None:
+        _KNOWN[result] = known, _state(*known.elements, result)
 
 
 def forget() -> None:
@@ -69,18 +78,29 @@ def forget() -> None:
     _MULTIPLES.clear()
 
 
+def _known(x: Any) -> Squares | Selection | None:
+    """Return what is known of ``x``, if it still holds."""
+    known, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
+    return known if known and state == _state(*known.elements, x) else None
+
+
 def _squares_in(x: Any) -> Squares | None:
     """Return the sum that ``x`` is, if that is known and still holds."""
-    squares, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
-    if not squares or state != _state(*squares.elements, x):
+    squares = _known(x)
+    if not isinstance(squares, Squares):
         return None
     return squares if are_late() or not any(map(moves, squares.constants)) else None
 
 
-def behind(x: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors whose tangents a root of ``x`` reads beside that of ``x``."""
-    squares, _ = _KNOWN.get(x, (None, [])) if _KNOWN else (None, [])
-    return squares.elements + squares.constants if squares else ()
+def behind(x: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors whose tangents a root of ``x`` reads beside that of ``x``."""
+    known, _ = _KNOWN.get(x, (None, [])) if _KNOWN else (None, [])
+    if isinstance(known, Squares):
+        yield from known.elements + known.constants
+    elif known:
+        for element in known.elements:
+            yield element
+            yield from behind(element)
 
 
 # What is kept: for the arguments of a function of torch the squares that it adds up, or None.
@@ -184,6 +204,13 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
     )
 
 
+def _taken(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squares | Selection | None:
+    """Take what a function only moves, as `reshape`: a sum of squares, or what is taken of such."""
+    if not isinstance(_known(input), Selection):
+        return _linear([0], function, input, *args, **kwargs)
+    return Selection((input,), lambda root: function(root(input), *args, **kwargs))
+
+
 def _joined(function: Function, tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Squares | None:
     """Take what is joined of sums of squares and others, in which a function of a list of tensors is linear."""
 
@@ -194,7 +221,7 @@ def _joined(function: Function, tensors: Sequence[Tensor], *args: Any, **kwargs:
     return _linear(range(len(tensors)), of_tensors, *tensors)
 
 
-_MAKERS: Mapping[str, Callable[..., Squares | None]] = {
+_MAKERS: Mapping[str, Callable[..., Squares | Selection | None]] = {
     **dict.fromkeys(("square", "var"), _form),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
     **dict.fromkeys(("dot", "matmul", "inner", "vdot"), _inner_product),
@@ -202,13 +229,14 @@ _MAKERS: Mapping[str, Callable[..., Squares | None]] = {
     "add": functools.partial(_linear, (0, 1)),
     "where": functools.partial(_linear, (1, 2)),
     "masked_fill": functools.partial(_linear, (0, 2)),
+    **dict.fromkeys(("sum", "mean", "cumsum", "trace", "sum_to_size"), functools.partial(_linear, (0,))),
     **dict.fromkeys(
         (
-            *("sum", "mean", "reshape", "view", "flatten", "squeeze", "unsqueeze", "expand", "repeat", "transpose"),
+            *("reshape", "view", "flatten", "squeeze", "unsqueeze", "expand", "repeat", "transpose"),
             *("t", "permute", "movedim", "swapaxes", "flip", "clone", "contiguous", "select", "narrow", "diagonal"),
             *("__getitem__", "gather", "index_select", "take_along_dim", "masked_select", "unflatten"),
         ),
-        functools.partial(_linear, (0,)),
+        _taken,
     ),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack"), _joined),
 }
@@ -245,24 +273,63 @@ WATCHED: Mapping[Function, Function] = dict(_watched())
 # Where a choice is made.
 
 
-def bounded(choice: Function) -> Function:
-    """Return the choice between a tensor and a bound below it, as in ``clamp(x, min=0)``, by which sums stay known.
+def selecting(choice: Function) -> Function:
+    """Return the choice of elements of its first argument, of whose values roots know that they are selected."""
 
-    A sum of squares is not negative. So a bound of 0 or less leaves it as it is.
-    """
+    def values_of(*args: Any, **kwargs: Any) -> Tensor:
+        result = choice(*args, **kwargs)
+        return result if isinstance(result, Tensor) else result[0]
 
     @functools.wraps(choice)
-    def chosen(input: Any, *args: Any, **kwargs: Any) -> Tensor:
-        operands = (input, *args[:1], *(x for name, x in kwargs.items() if name != "max"))
-        sums = [(x.shape, squares) for x in operands if (squares := _squares_in(x))]  # which may be overwritten
-        bounds = [x for x in operands if not _squares_in(x)]
-        result: Tensor = choice(input, *args, **kwargs)
-        is_unbounded_above = all(bound is None for bound in (*args[1:], kwargs.get("max")))
-        if is_unbounded_above and [shape for shape, _ in sums] == [result.shape] and all(map(_is_at_most_0, bounds)):
-            _keep(result, sums[0][1])
+    def chosen(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = choice(input, *args, **kwargs)
+        if _known(input):
+            values = result if isinstance(result, Tensor) else result[0]
+            _keep(values, Selection((input,), lambda root: values_of(root(input), *args, **kwargs)))
         return result
 
     return chosen
+
+
+def comparing(name: str, choice: Function) -> Function:
+    """Return the choice called ``name`` between a tensor and its bounds, whose results are known to roots.
+
+    A sum of squares is not negative. So a bound of 0 or less below it leaves it as it is.
+    """
+    is_bounded_above = name.removesuffix("_") in ("minimum", "fmin", "clamp_max")
+
+    @functools.wraps(choice)
+    def chosen(input: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if not any(map(_known, (input, *args, *kwargs.values()))):
+            result: Tensor = choice(input, *args, **kwargs)
+            return result
+        before = _copy(input) if name.endswith("_") else input  # which is overwritten
+        below = (before, *args[:1], *(x for key, x in kwargs.items() if key != "max"))
+        sums = [(x.shape, squares) for x in below if (squares := _squares_in(x))]
+        bounds = [x for x in below if not _squares_in(x)]
+        is_unbounded_above = not is_bounded_above and all(bound is None for bound in (*args[1:], kwargs.get("max")))
+
+        def of_roots(root: Callable[[Any], Any]) -> Tensor:
+            named = {key: root(x) for key, x in kwargs.items()}
+            result: Tensor = choice(root(before), *map(root, args), **named)
+            return result
+
+        result = choice(input, *args, **kwargs)
+        if is_unbounded_above and [shape for shape, _ in sums] == [result.shape] and all(map(_is_at_most_0, bounds)):
+            _keep(result, sums[0][1])
+        else:
+            tensors = tuple(x for x in (before, *args, *kwargs.values()) if isinstance(x, Tensor))
+            _keep(result, Selection(tensors, of_roots))
+        return result
+
+    return chosen
+
+
+def _copy(x: Tensor) -> Tensor:
+    """Return a copy of which the same is known."""
+    copy = x.clone()
+    _keep(copy, _known(x))
+    return copy
 
 
 def _is_at_most_0(bound: Any) -> bool:
@@ -291,11 +358,22 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     if not may_be_at(result, 0.0):
         return result
     value, _ = value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
-    if (squares := _squares_in(input)) is None:
+    if isinstance(known := _known(input), Selection):
+        at_0, piece = value == 0, known.of_roots(functools.partial(_root_of_operand, in_torch))
+    elif squares := _squares_in(input):
+        is_0, piece = _where_0(squares)
+        at_0 = (value == 0) & is_0
+    else:
         return result
-    is_0, piece = _where_0(squares)
-    at_0 = (value == 0) & is_0
     return torch.where(at_0, piece, in_torch(torch.where(at_0, 1.0, input)))
+
+
+def _root_of_operand(in_torch: Callable[[Tensor], Tensor], operand: Any) -> Any:
+    """Take the root of what a sum of squares was compared to, or is; negative numbers are beyond it as 0 is."""
+    if isinstance(operand, Tensor):
+        return _root(in_torch, operand if _known(operand) else operand.clamp(min=0))
+    is_number = isinstance(operand, int | float) and not isinstance(operand, bool)
+    return max(operand, 0.0) ** 0.5 if is_number else operand
 
 
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from interop._programs.choices.reductions import taken
+from interop._programs.choices.roots import selecting
 from interop._programs.order import Sign, follows, keys_of, order, place_in_order, value_of
 from interop.native._rules.windows_stage import is_plain
 
@@ -16,6 +17,7 @@ Tensor = torch.Tensor
 
 
 # What is decided here is one of the orders that ``stable=False`` and ``sorted=False`` leave open.
+@selecting
 def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Any:
     index = order(input, dim, descending=descending)
     return torch.return_types.sort((input.gather(dim, index), index))
@@ -25,10 +27,12 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: b
     return order(input, dim, descending=descending)
 
 
+@selecting
 def msort(input: Tensor) -> Tensor:
     return input.gather(0, order(input, 0))
 
 
+@selecting
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """Return the first elements in the order."""
     # One element is in order, and has no axis to sort along; torch refuses other numbers.
@@ -46,6 +50,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return torch.return_types.topk((input.gather(dim, index), index))
 
 
+@selecting
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """Return the element of that number in the order."""
     if not input.dim() or not 1 <= k <= input.size(dim):  # which torch refuses
@@ -58,6 +63,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any
 def median(name: str) -> Callable[..., Any]:
     """Return `torch.median` or `torch.nanmedian`."""
 
+    @selecting
     def along_an_axis(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is None:
             return along_an_axis(input.flatten(), 0)[0]
@@ -79,6 +85,7 @@ def median(name: str) -> Callable[..., Any]:
 def cumulative(name: str, sign: Sign) -> Callable[..., Any]:
     """Return `torch.cummax` or `torch.cummin`."""
 
+    @selecting
     def along_an_axis(input: Tensor, dim: int) -> Any:
         index, value = None, sign(value_of(input))
         if input.dim() and is_plain(value):
