@@ -73,5 +73,5 @@ def _pull(pull: Callable[..., tuple[jax.Array, ...]], cotangents: Sequence[jax.A
     return tuple(map(jnp.conj, pull(list(map(jnp.conj, cotangents)))))
 
 
-def _is_inexact(array: jax.Array) -> bool:
-    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+def _is_inexact(output: jax.Array | float) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(output), jnp.inexact))  # a function may return numbers of Python

@@ -23,9 +23,10 @@ class AroundCalls(contextlib.ContextDecorator):
                 f"made; {self._cure_of_a_class}."
             )
         if any(is_kind(function) for is_kind in _SUSPENDED):
+            name = getattr(function, "__name__", type(function).__name__)  # a partial has none
             raise TypeError(
-                f"{type(self).__name__}() cannot decorate {function.__name__}, which runs after the call has returned; "
-                "use it in a `with` around the computations in it."
+                f"{type(self).__name__}() cannot decorate {name}, which runs after the call has returned; use it in a "
+                "`with` around the computations in it."
             )
         return super().__call__(function)
 

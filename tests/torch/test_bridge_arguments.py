@@ -194,6 +194,14 @@ def test_int_may_be_a_shape() -> None:
     assert wrap_for_torch(lambda x, rows: x.reshape(rows, -1))(points(6), 2).shape == (2, 3)
 
 
+@pytest.mark.parametrize("number", [3, 2.5, True])
+def test_results_that_are_numbers_of_python(number: float) -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    squared, constant = wrap_for_torch(lambda x: (x**2, number))(x)
+    assert constant.item() == number
+    assert torch.autograd.grad(squared.sum() + constant.float(), x)[0].tolist() == [2, 4]
+
+
 def test_integer_outputs_have_no_gradient() -> None:
     x = points(5).requires_grad_()
     y, index, mask, count = wrap_for_torch(lambda x: (x * x, jnp.argmax(x), x > 0, jnp.int32(7)))(x)

@@ -363,9 +363,11 @@ async def awaited() -> None:
     clamped(TIED)
 
 
-@pytest.mark.parametrize("function", [later, awaited])
-def test_what_runs_after_the_block_cannot_be_decorated(function: Callable[[], Any]) -> None:
-    with pytest.raises(TypeError, match=f"min_norm\\(\\) cannot decorate {function.__name__}"):
+@pytest.mark.parametrize(
+    ("function", "name"), [(later, "later"), (awaited, "awaited"), (functools.partial(later), "partial")]
+)
+def test_what_runs_after_the_block_cannot_be_decorated(function: Callable[[], Any], name: str) -> None:
+    with pytest.raises(TypeError, match=f"min_norm\\(\\) cannot decorate {name}, which runs after"):
         min_norm()(function)
 
 

@@ -129,8 +129,10 @@ class ModelComparison:
         if cause.finding == "random":
             sides = {side for part in cause.parts for side in part.random_in}
             models = " and ".join((self.first, self.second)[side] for side in sorted(sides))
+            # What is behind a dropout is random too, and may have a bug of its own.
             reason = (
-                f"That is random: with other random numbers, {models} answer{'s' * (len(sides) < 2)} otherwise. {CURE}"
+                "It cannot be judged, as it is random there: with other random numbers, "
+                f"{models} answer{'s' * (len(sides) < 2)} otherwise. {CURE}"
             )
         elif cause.finding == "ties":
             reason = "The reason is ties: under min_norm they agree."
