@@ -1,5 +1,6 @@
 """Existing torch code under `interop.min_norm`, by both backends."""
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
