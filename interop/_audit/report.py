@@ -88,13 +88,12 @@ class Audit:
                 str(self.effect) if self.effect else f"the effect on the parameters is not known: {self.no_effect}"
             )
         paragraphs += itertools.chain.from_iterable(map(_described, self.changes))
-        changed = [change.line.site for change in self.changes]
-        for line in self.lines:
-            if not line.tied:
-                paragraphs.append(f"{line.label}: {line.op}, no tie in this run")
-            elif line.site not in changed:
-                paragraphs.append(f"{line.label}: {line.op}, {line.tied} of {line.elements} on a tie, no change there")
-        if not self.probed and not all(line.tied for line in self.lines):
+        changed = [change.line.site for change in self.changes]  # at NaN without a tie, too
+        unchanged = [line for line in self.lines if line.site not in changed]
+        for line in unchanged:
+            ties = f"{line.tied} of {line.elements} on a tie, no change there" if line.tied else "no tie in this run"
+            paragraphs.append(f"{line.label}: {line.op}, {ties}")
+        if not self.probed and not all(line.tied for line in unchanged):
             would = "a tie would change nothing" if self.probe else "what a tie would change"
             paragraphs.append(f"{would} where there was none" + ("" if self.probe else ": --probe, or probe=True"))
         if self.probed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,8 @@ def gradcheck(
         raise TypeError(f"gradcheck: fun is {fun!r}; pass a function of tensors.")
     if not (check_forward_ad or check_backward_ad):
         raise ValueError("gradcheck: neither mode is asked for; set check_backward_ad or check_forward_ad.")
+    if not isinstance(inputs, Iterable):
+        raise TypeError(f"gradcheck: inputs is {inputs!r}; pass a tensor, or a tuple of the arguments of fun.")
     function = _Flat(fun, (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs))
     forward, reverse = check_forward_ad, check_backward_ad
     report = check(function, "gradcheck", forward=forward, reverse=reverse, atol=atol, rtol=rtol, eps=eps, scale=scale)

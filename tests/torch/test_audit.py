@@ -411,6 +411,13 @@ class Output:
     loss: Tensor
 
 
+def test_a_change_at_nan_is_told_once() -> None:
+    nan = torch.tensor([float("nan"), 1.0], requires_grad=True)
+    report = str(audit(lambda x: torch.fmax(x, x.new_zeros(2)).sum(), nan, before="2.13", after="2.14"))
+    assert "fmax, 0 of 2 elements on a tie, slope there 0 -> 1" in report
+    assert "no tie in this run" not in report
+
+
 def test_what_is_nan_on_both_sides_does_not_change() -> None:
     def loss(x: torch.Tensor) -> torch.Tensor:
         return (x.clamp(0, 6) * torch.tensor([1.0, 1.0, float("nan")])).sum()

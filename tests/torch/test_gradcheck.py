@@ -69,6 +69,8 @@ def test_bad_calls_are_refused() -> None:
         interop.gradcheck(lambda x: float(x.sum()), x)
     with pytest.raises(TypeError, match="fun is 3; pass a function"):
         interop.gradcheck(3, x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="inputs is 3; pass a tensor, or a tuple"):
+        interop.gradcheck(torch.sin, 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"inputs\[1\] is a dict with tensors that require grad, which would not be"):
         interop.gradcheck(lambda x, weights: x * weights["w"], (x, {"w": x}))
     with pytest.raises(ValueError, match="how many numbers fun returns depends on the values: 1 or 2"):

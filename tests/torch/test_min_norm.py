@@ -1,6 +1,5 @@
 """Existing torch code under `interop.min_norm`, by both backends."""
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -364,9 +363,7 @@ async def awaited() -> None:
     clamped(TIED)
 
 
-@pytest.mark.parametrize(
-    ("function", "name"), [(later, "later"), (awaited, "awaited"), (functools.partial(later), "partial")]
-)
+@pytest.mark.parametrize(("function", "name"), [(later, "later"), (awaited, "awaited"), (partial(later), "partial")])
 def test_what_runs_after_the_block_cannot_be_decorated(function: Callable[[], Any], name: str) -> None:
     with pytest.raises(TypeError, match=f"min_norm\\(\\) cannot decorate {name}, which runs after"):
         min_norm()(function)
