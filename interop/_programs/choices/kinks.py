@@ -68,6 +68,6 @@ def softsign(input: Tensor) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Decide a leaky relu whose slope is a weight."""
+    """Decide a leaky relu whose slope is a weight, which gets at most the smallest normal number for an x of 0."""
     input, weight = autocast(input, weight)
     return at_kinks(lambda x: functional.prelu(x, weight), [0.0], input)
