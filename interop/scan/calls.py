@@ -87,7 +87,8 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions]) -> It
     tie = tie_of(source, x, bounds)
     if "pool" in name:  # what is pooled is often a relu's result, whose zeros tie; the source of the call says nothing
         tie = "possible"
-    are_numbers = bool(bounds) and all(map(source.is_number, bounds))
+    # torch takes no tensor for one bound beside a number for the other, but one without axes, which it makes a number.
+    are_numbers = any(map(source.is_number, bounds))
     lines = of_framework.changed.get(name, [])
     if lines:
         # The records have numbers as bounds, and tensors; a bound that the source does not tell may be either.

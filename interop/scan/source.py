@@ -44,6 +44,8 @@ _OPERATORS = {
     ast.Pow: operator.pow,
     ast.LShift: lambda number, bits: number * 2**bits,
 }
+_OF_NUMBERS = {"int", "float", "None", "Optional", "Union", "typing"}
+"""The names in annotations of numbers, as ``Optional[float]``."""
 _NUMBERS_BY_NAME = {"pi", "e", "inf", "nan"}
 """What `math`, `numpy`, `torch` and `jax.numpy` call numbers."""
 _INTEGERS = re.compile(r"\b(u?int\d*|long|short|bool)\b")
@@ -81,7 +83,7 @@ class Call:
         words = [word for word in self.node.keywords if word.arg in _KEYWORDS]
         words.sort(key=lambda word: _KEYWORDS.index(word.arg or ""))
         operands = (*self.operands, *(word.value for word in words))
-        return tuple(x for x in operands if not (isinstance(x, ast.Constant) and x.value is None))
+        return tuple(x for x in operands if not _is_none(x))
 
 
 class Source:
@@ -197,12 +199,14 @@ class Source:
                 is_power = isinstance(op, ast.Pow | ast.LShift)  # 2**bits, 1 << bits
                 return math.nan if a is not None and is_power else None
             case (
-                ast.arg(annotation=ast.Name(id="int" | "float"))
-                | ast.Call(func=ast.Name(id="int" | "float" | "len"))
+                ast.Call(func=ast.Name(id="int" | "float" | "len"))
                 | ast.Call(func=ast.Attribute(attr="item" | "size" | "numel"))
                 | ast.Subscript(value=ast.Attribute(attr="shape"))
             ):
                 return math.nan
+            case ast.arg(annotation=ast.expr() as annotation):
+                named = set(re.findall(r"\w+", ast.unparse(annotation)))
+                return math.nan if named & {"int", "float"} and named <= _OF_NUMBERS else None
         return None
 
     def text(self, node: ast.expr) -> str:
@@ -408,6 +412,10 @@ class Source:
         return passed
 
 
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def _is_of_framework(name: str | None) -> bool:
     return (name or "").partition(".")[0] in _FRAMEWORKS
 
@@ -437,8 +445,12 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr | ast.arg, ast.expr]]
             yield target, value
         case ast.arguments(defaults=defaults, kw_defaults=kw_defaults):
             positional = [*node.posonlyargs, *node.args]
-            yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
-            yield from ((arg, default) for arg, default in zip(node.kwonlyargs, kw_defaults, strict=True) if default)
+            with_defaults = [
+                *zip(positional[len(positional) - len(defaults) :], defaults, strict=True),
+                *zip(node.kwonlyargs, kw_defaults, strict=True),
+            ]
+            # A default of None says nothing of what is passed, as the annotation beside it may.
+            yield from ((arg, value) for arg, value in with_defaults if value and not _is_none(value))
 
 
 def _is_conversion_to_integers(node: ast.Call) -> bool:

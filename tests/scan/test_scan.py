@@ -193,8 +193,9 @@ def test_nothing_is_found(code: str, tmp_path: Path) -> None:
         ("0, 2**z - 1", "x, numbers: 1 → 0"),
         ("-np.pi, torch.inf", "x, numbers: 1 → 0"),
         ("0, torch.finfo(z.dtype).max - 1000", "x, numbers: 1 → 0"),
-        ("0, z", "x min max: 1 0 0 → 0.5 0.5 0"),
-        ("0, True", "x min max: 1 0 0 → 0.5 0.5 0"),
+        ("0, z", "x, numbers: 1 → 0"),
+        ("max=z", "x min max: 1 0 0 → 0.5 0.5 0"),
+        ("True, z", "x min max: 1 0 0 → 0.5 0.5 0"),
         ("lo, hi", "x min max: 1 0 0 → 0.5 0.5 0"),
         ("**bounds", "x min max: 1 0 0 → 0.5 0.5 0"),
     ],
@@ -233,7 +234,9 @@ def test_a_name_that_is_assigned_once_is_its_number(code: str, tmp_path: Path) -
     [
         f"{INIT}self.hi = 2 ** (bits - 1) - 1{CLAMP}",
         f"{INIT}self.hi = 1\n  if bits > 1:\n   self.hi = 2**bits - 1{CLAMP}",
-        "def f(x, quant_max: int):\n    return x.clamp(0, quant_max)",
+        "def f(x, quant_max: int):\n    return x.clamp(max=quant_max)",
+        "def f(x, quant_max: int | None = None):\n    return x.clamp(max=quant_max)",
+        "def f(x, quant_max: Optional[Union[int, float]]):\n    return x.clamp(max=quant_max)",
     ],
 )
 def test_a_number_need_not_be_known(code: str, tmp_path: Path) -> None:
@@ -244,15 +247,15 @@ def test_a_number_need_not_be_known(code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "HI = torch.ones(2)\nif z:\n    HI = 7\ny = torch.clamp(x, -8, HI)",
-        "HI = 7\nHI += 1\ny = torch.clamp(x, -8, HI)",
-        "HI = 7\ndef f(x, HI):\n    return torch.clamp(x, -8, HI)",
-        "HI = 7\ndef f(x):\n    for HI in x:\n        x = torch.clamp(x, -8, HI)",
-        "HI = 7\ndef g(t):\n    global HI\n    HI = t\ny = torch.clamp(x, -8, HI)",
-        "class Q:\n HI = 7\n def f(self, x):\n  return torch.clamp(x, -8, HI)",
-        "class Q:\n HI = 7\n def f(self, x):\n  self.HI = x.max()\n  return torch.clamp(x, -8, self.HI)",
-        "LO = HI\nHI = LO\ny = torch.clamp(x, -8, HI)",
-        "def f(self, x):\n    self.HI = 7\n    return torch.clamp(x, -8, self.HI)",
+        "HI = torch.ones(2)\nif z:\n    HI = 7\ny = torch.clamp(x, max=HI)",
+        "HI = 7\nHI += 1\ny = torch.clamp(x, max=HI)",
+        "HI = 7\ndef f(x, HI):\n    return torch.clamp(x, max=HI)",
+        "HI = 7\ndef f(x):\n    for HI in x:\n        x = torch.clamp(x, max=HI)",
+        "HI = 7\ndef g(t):\n    global HI\n    HI = t\ny = torch.clamp(x, max=HI)",
+        "class Q:\n HI = 7\n def f(self, x):\n  return torch.clamp(x, max=HI)",
+        "class Q:\n HI = 7\n def f(self, x):\n  self.HI = x.max()\n  return torch.clamp(x, max=self.HI)",
+        "LO = HI\nHI = LO\ny = torch.clamp(x, max=HI)",
+        "def f(self, x):\n    self.HI = 7\n    return torch.clamp(x, max=self.HI)",
     ],
 )
 def test_a_name_that_may_be_something_else_is_no_number(code: str, tmp_path: Path) -> None:
