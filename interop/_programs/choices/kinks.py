@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
 
-from interop._programs.dual_fast_paths import FASTER
-from interop._programs.order import may_be_at, step_from, value_of
+from interop._programs.dual_fast_paths import FASTER, FastPaths
+from interop._programs.order import may_be_at, step_from, value_and_tangent, value_of
 from interop._torch.autocast import autocast
 from interop._torch.forms import overwrite
-from interop.native._rules.kinked import pieces_that_meet
 
 Tensor = torch.Tensor
 Function: TypeAlias = Callable[[Tensor], Tensor]
+PiecesThatMeet: TypeAlias = tuple[float, Callable[[Tensor], Any], Callable[[Tensor], Any]]
+"""The place of a kink, and the pieces to its left and to its right."""
 
 
 _plus = FASTER[torch.add]
@@ -37,9 +38,23 @@ def at_kinks(in_torch: Function, places: Sequence[float], x: Tensor) -> Tensor:
     return result
 
 
-def places_of_kinks(name: str, *parameters: Any) -> list[float]:
-    """Return where pieces of the op of that name meet."""
-    return [place for place, _, _ in pieces_that_meet(name, *parameters)]
+def by_pieces(in_torch: Function, pieces: Iterable[PiecesThatMeet], x: Tensor) -> Tensor:
+    """Return ``in_torch(x)``, and at a kink the piece on which x is after a small step, with its value.
+
+    ``threshold(x, 1, 5)`` jumps at x = 1. It is x there, where x moves by 2, and 5, where it moves by -1 or not at all.
+    """
+    result = in_torch(x)
+    for place, left, right in pieces:
+        if not may_be_at(x, place):
+            continue
+        value, tangent = value_and_tangent(x)
+        at_place = (value == place) & (tangent != 0)
+        near = torch.where(at_place, x, place)  # a piece may overflow elsewhere
+        # The pieces are written with numbers, beside which a dual tensor is slow.
+        with FastPaths():
+            entered = torch.where(at_place & (tangent > 0), right(near), left(near))
+        result = torch.where(at_place, entered, result)
+    return result
 
 
 def in_form(inplace: bool, name: str, function: Function, input: Tensor) -> Tensor:
@@ -59,7 +74,9 @@ def rrelu(
 
 def i0e(input: Tensor) -> Tensor:
     """Decide exp(-|x|) times i0, which is smooth."""
-    return at_kinks(torch.special.i0e, [0.0], input)
+    # Torch's third derivative is wrong beside 0.
+    pieces = (0.0, lambda x: torch.exp(x) * torch.special.i0(x), lambda x: torch.exp(-x) * torch.special.i0(x))
+    return by_pieces(torch.special.i0e, [pieces], input)
 
 
 def softsign(input: Tensor) -> Tensor:

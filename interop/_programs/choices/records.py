@@ -11,14 +11,16 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from interop import native
 from interop._bridge.signatures import torch_counterpart
-from interop._programs.choices.kinks import at_kinks, in_form, places_of_kinks
+from interop._programs.choices.kinks import at_kinks, by_pieces, in_form
 from interop._programs.choices.selections import fold
+from interop.native._rules.kinked import pieces_that_meet
 from jaxclamp import OPS, Op
-from jaxclamp._rules.kinked import Kinked
+from jaxclamp._rules.kinked import Kinked, Piece
 from jaxclamp._rules.selection import Affine, Selection
 
 Tensor = torch.Tensor
@@ -66,7 +68,17 @@ def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
 
 
 def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
-    return at_kinks(lambda x: in_torch(x, *parameters), places_of_kinks(op.name, *parameters), x)
+    def decided(x: Tensor) -> Tensor:
+        return in_torch(x, *parameters)
+
+    kinks = [*pieces_that_meet(op.name, *parameters)]
+    if all(left(np, place, *parameters) == right(np, place, *parameters) for place, left, right in kinks):
+        return at_kinks(decided, [place for place, _, _ in kinks], x)
+
+    def piece(piece: Piece) -> Callable[[Tensor], Any]:
+        return lambda x: piece(torch, x, *parameters)
+
+    return by_pieces(decided, [(place, piece(left), piece(right)) for place, left, right in kinks], x)
 
 
 def _affine(op: Op, in_torch: Choice, x: Tensor) -> Tensor:
