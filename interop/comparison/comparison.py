@@ -184,14 +184,15 @@ class Comparison:
             ]
         elif by_finding["ties"]:
             # At a NaN, in what the functions were given or answered, conventions may differ too.
-            answers = [*self.first.unmodified.values(), *self.second.unmodified.values()]
-            has_nan = self.first.given_nan or any(bool((array != array).any()) for array in answers)
+            has_nan = self.first.given_nan or self._answers_nan
             causes = "by convention alone, at ties or at NaN" if has_nan else "because of ties alone"
             sentences = [f"they disagree {causes}."]
         else:
             sentences = [
                 "they agree where rounding lets them be compared." if by_finding["rounding"] else "they agree."
             ]
+            if self._answers_nan:
+                sentences.append("Both answer NaN, which counts as equal and hides what differs.")
         if by_finding["ties"]:
             verb = "differs" if len(by_finding["ties"]) == 1 else "differ"
             sentences.append(f"{listed(by_finding['ties'])} {verb} by convention alone: under min_norm both agree.")
@@ -204,6 +205,12 @@ class Comparison:
         if self.probed:
             sentences.append(str(self.probed))
         return " ".join(sentences)
+
+    @property
+    def _answers_nan(self) -> bool:
+        """Whether there is a NaN in what either side answers."""
+        answers = [*self.first.unmodified.values(), *self.second.unmodified.values()]
+        return any(bool((array != array).any()) for array in answers)
 
     def _answers_twice(self, side: Recording, label: str) -> bool:
         """Say whether a value is the same under min_norm, with other random numbers; a derivative may not be."""

@@ -173,7 +173,9 @@ def test_no_floats() -> None:
 
 def test_nan_in_the_same_places_agrees() -> None:
     x = F32([-1.0, 4.0])
-    assert compare(jnp.sqrt, torch.sqrt, x).agree
+    agreeing = compare(jnp.sqrt, torch.sqrt, x)
+    assert agreeing.agree
+    assert agreeing.verdict.endswith("they agree. Both answer NaN, which counts as equal and hides what differs.")
     (value, _) = compare(jnp.sqrt, lambda x: torch.sqrt(x.abs()), x).leaves
     assert (value.finding, value.unmodified.beyond, value.unmodified.absolute.index) == ("port", 1, (0,))
 

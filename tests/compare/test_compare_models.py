@@ -279,6 +279,22 @@ def test_dropout_is_random_and_no_bug() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_nan_on_both_sides_is_named() -> None:
+    """It is equal, and hides that the last activations differ."""
+
+    class Rooted(torch.nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self[1](self[0](x)).sqrt().clamp(max=self.bound)
+
+    first, second = (Rooted(torch.nn.Linear(4, 4), torch.nn.Identity()) for _ in range(2))
+    first.bound, second.bound = 1.0, 2.0
+    for parameter in first.parameters():
+        torch.nn.init.constant_(parameter, -1.0)
+    comparison = compare_models(first, second, np.ones((2, 4), np.float32))
+    assert "At 3 of the layers both have NaN, which counts as equal" in comparison.verdict
+    assert "NaN" not in compare_models(first[0], second[0], np.ones((2, 4), np.float32)).verdict
+
+
 @pytest.mark.parametrize("rate", [0.5, 0.0])
 def test_a_bug_before_dropout_is_a_bug(rate: float) -> None:
     comparison = compare_models(with_dropout(torch.nn.Sigmoid(), rate), WithDropout(rate), X)

@@ -14,7 +14,7 @@ import numpy as np
 from interop._terminal import text_width
 from interop.comparison.models.cause import Cause, LayerPair, cause_of, slip_of
 from interop.comparison.models.judgements import Judged
-from interop.comparison.models.layers import Layer
+from interop.comparison.models.layers import Layer, Point
 from interop.comparison.models.mapping import Bound, ParameterMapping
 from interop.comparison.models.model import Run
 from interop.comparison.recording import FilePath
@@ -125,6 +125,10 @@ class ModelComparison:
                 sentences.append("One library keeps the unbiased variance, with n / (n - 1), the other the plain one.")
             if self.replaced:  # then a slip in how they were converted does not show
                 sentences.append(self.replaced)
+            if with_nan := [pair for pair in self.layers if any(map(_has_nan, pair.first.outputs))]:
+                sentences.append(
+                    f"At {len(with_nan)} of the layers both have NaN, which counts as equal and hides what differs."
+                )
             return " ".join(sentences)
         if cause.finding == "random":
             sides = {side for part in cause.parts for side in part.random_in}
@@ -202,6 +206,12 @@ class ModelComparison:
             ) from None
 
         figure(self.layers, self.cause, f"{self.first} against {self.second}").savefig(path)
+
+
+def _has_nan(point: Point) -> bool:
+    """Say whether there is a NaN in what crossed a boundary, or in the gradient there."""
+    arrays = [point.value] if point.gradient is None else [point.value, point.gradient]
+    return any(bool((array != array).any()) for array in arrays)
 
 
 def _subject(cause: Cause) -> str:
