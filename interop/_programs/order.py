@@ -153,21 +153,23 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
     return decided
 
 
-def step_from(x: torch.Tensor, *places: float) -> torch.Tensor:
+def step_from(x: torch.Tensor, places: Mapping[float, int]) -> torch.Tensor:
     """Return what moves each element that is at a place to a neighbour, to which its tangent points; elsewhere 0.
 
-    Of 0 the neighbours are the smallest normal numbers, as processors are slow with smaller ones.
+    Where the tangent is 0, it is moved as the place is mapped: up for 1, down for -1, not at all for 0. Of 0 the
+    neighbours are the smallest normal numbers, as processors are slow with smaller ones.
     """
     value, tangent, *numbers = _in_numpy(*value_and_tangent(x), *places)
     xp: Any = torch if isinstance(value, torch.Tensor) else np
     finfo = torch.finfo(x.dtype)
-    sizes = [max(math.ulp(number) * finfo.eps / sys.float_info.epsilon, finfo.tiny) for number in numbers]
-    sizes_there = functools.reduce(
-        operator.add,
-        [(value == number) * xp.asarray(size, dtype=value.dtype) for number, size in zip(numbers, sizes, strict=True)],
-    )
-    # A tangent of NaN points nowhere.
-    return torch.as_tensor((tangent > 0) * sizes_there - (tangent < 0) * sizes_there, dtype=x.dtype)
+    steps = []
+    for number, of_still in zip(numbers, places.values(), strict=True):
+        size = max(math.ulp(number) * finfo.eps / sys.float_info.epsilon, finfo.tiny)
+        sizes = (value == number) * xp.asarray(size, dtype=value.dtype)
+        # A tangent of NaN points nowhere.
+        up, down = tangent >= 0 if of_still > 0 else tangent > 0, tangent <= 0 if of_still < 0 else tangent < 0
+        steps.append(up * sizes - down * sizes)
+    return torch.as_tensor(functools.reduce(operator.add, steps), dtype=x.dtype)
 
 
 def _in_numpy(*operands: Any) -> Sequence[Any]:

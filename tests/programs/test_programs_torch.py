@@ -277,6 +277,28 @@ def test_a_root_is_no_norm_where_something_beside_the_squares_moves(beside_a_squ
     assert interop.directional_derivative(root, torch.zeros(2), torch.tensor([3.0, 4.0]))[1].isnan()
 
 
+@pytest.mark.parametrize(
+    "bounded",
+    [
+        lambda s: s.amin(0, keepdim=True).clamp(0, 2),
+        lambda s: functional.relu6(s.msort()),
+        lambda s: s.cumprod(0).clamp_min(0),
+        lambda s: torch.maximum(s.sort()[0], torch.tensor(0.0)).clamp(max=1),
+    ],
+)
+def test_a_root_of_what_is_made_of_bounded_squares_is_nan_and_not_0(bounded: Any) -> None:
+    """A square stands still at the bound 0. The slope 0 beyond that hid the infinite one of the root."""
+    x = torch.zeros(2)
+    root = lambda x: (bounded(x * x) * 2).sqrt().sum()  # noqa: E731
+    assert interop.grad(root, direction=torch.tensor([3.0, 4.0]))(x).isnan().any()
+    parameter = torch.nn.Parameter(x)
+    with interop.along(parameter, direction=torch.tensor([3.0, 4.0])):
+        loss = root(parameter)
+    loss.backward()
+    assert parameter.grad is not None
+    assert parameter.grad.isnan().any()
+
+
 def test_a_root_of_weighted_squares_at_a_weight_of_0() -> None:
     """Where that moves, the slope is infinite: it was 0. Of two squares, each a weight of the other, one is not 0."""
     weighted = lambda x: ((x[0] + 1) ** 2 * x[1]).sqrt()  # noqa: E731

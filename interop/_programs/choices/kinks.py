@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -23,17 +23,23 @@ PiecesThatMeet: TypeAlias = tuple[float, Callable[[Tensor], Any], Callable[[Tens
 _plus = FASTER[torch.add]
 
 
-def at_kinks(in_torch: Function, places: Sequence[float], x: Tensor) -> Tensor:
+def at_kinks(in_torch: Function, kinks: Mapping[float, int], x: Tensor) -> Tensor:
     """Return ``in_torch(x)``, with the derivatives of the piece on which x is after a small step from a kink.
 
     Torch takes them at a neighbour of the kink. Of ``hardswish`` at x = 3, where x moves by -1, that is the float below
     3, where the slope is that of ``x (x + 3) / 6``. The value is the one at 3.
+
+    Args:
+      in_torch: torch's function, which is continuous.
+      kinks: maps the place of each kink to the neighbour that counts where x stands still there: 1 for the one above,
+        -1 for the one below, 0 for the kink itself.
+      x: its argument.
     """
     # Infinities do not move.
-    places = [place for place in places if math.isfinite(place) and may_be_at(x, place)]
-    if not places:
+    kinks = {place: still for place, still in kinks.items() if math.isfinite(place) and may_be_at(x, place)}
+    if not kinks:
         return in_torch(x)
-    result = in_torch(_plus(x, step_from(x, *places))).clone()
+    result = in_torch(_plus(x, step_from(x, kinks))).clone()
     result.detach().copy_(in_torch(value_of(x)))
     return result
 
@@ -69,7 +75,7 @@ def rrelu(
     if training:  # the slopes are random, and 0 is on no tie but by chance
         return functional.rrelu(input, lower, upper, training, inplace)
     slope = (lower + upper) / 2
-    return in_form(inplace, "rrelu_", lambda x: at_kinks(lambda x: functional.leaky_relu(x, slope), [0.0], x), input)
+    return in_form(inplace, "rrelu_", lambda x: at_kinks(lambda x: functional.leaky_relu(x, slope), {0.0: 0}, x), input)
 
 
 def i0e(input: Tensor) -> Tensor:
@@ -81,10 +87,10 @@ def i0e(input: Tensor) -> Tensor:
 
 def softsign(input: Tensor) -> Tensor:
     """Decide x / (1 + |x|), whose second derivative jumps at 0."""
-    return at_kinks(functional.softsign, [0.0], input)
+    return at_kinks(functional.softsign, {0.0: 0}, input)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Decide a leaky relu whose slope is a weight, which gets at most the smallest normal number for an x of 0."""
     input, weight = autocast(input, weight)
-    return at_kinks(lambda x: functional.prelu(x, weight), [0.0], input)
+    return at_kinks(lambda x: functional.prelu(x, weight), {0.0: 0}, input)

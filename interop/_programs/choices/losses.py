@@ -65,7 +65,7 @@ def smooth_l1_loss(
         return functional.smooth_l1_loss(difference, torch.zeros_like(difference), reduction="none", beta=beta)
 
     with FastPaths():
-        losses = at_kinks(loss, (-beta, beta), torch.sub(*in_full_precision(input, target)))
+        losses = at_kinks(loss, {-beta: 0, beta: 0}, torch.sub(*in_full_precision(input, target)))
         return reduced(losses, size_average, reduce, reduction)
 
 

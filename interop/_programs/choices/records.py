@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -21,7 +22,7 @@ from interop._programs.choices.selections import fold
 from interop.native._rules.kinked import pieces_that_meet
 from jaxclamp import OPS, Op
 from jaxclamp._rules.kinked import Kinked, Piece
-from jaxclamp._rules.selection import Affine, Selection
+from jaxclamp._rules.selection import Affine, Selection, Step
 
 Tensor = torch.Tensor
 Choice = Callable[..., Tensor]
@@ -55,6 +56,10 @@ def _in_torch(op: Op, choose: Callable[..., Tensor]) -> Choice:
     return choice
 
 
+_WITHIN: Mapping[Step, int] = {jnp.maximum: 1, jnp.fmax: 1, jnp.minimum: -1, jnp.fmin: -1}
+"""Maps a step of a rule to the side of its bound on which x is within."""
+
+
 def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     applied: Any = op.applied(x, *parameters)
     bounds = applied.operands[1:]
@@ -63,7 +68,10 @@ def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     if all(isinstance(bound, int | float) and math.isfinite(bound) for bound in bounds):
         # As it is written in `interop.native`, since `torch.clamp` computes masks first.
         function: Choice = native.NATIVE[op.name].__wrapped__  # type: ignore[attr-defined]
-        return at_kinks(lambda x: function(x, *parameters), bounds, x)
+        # Where x stands still at a bound, it counts as within. Beyond, a slope of 0 would hide that a root behind it,
+        # as of a sum of squares, has an infinite one.
+        within = {bound: _WITHIN[step] for step, bound in zip(applied.rule.steps, bounds, strict=True)}
+        return at_kinks(lambda x: function(x, *parameters), within, x)
     return fold(applied.rule, *applied.operands)
 
 
@@ -73,7 +81,7 @@ def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
 
     kinks = [*pieces_that_meet(op.name, *parameters)]
     if all(left(np, place, *parameters) == right(np, place, *parameters) for place, left, right in kinks):
-        return at_kinks(decided, [place for place, _, _ in kinks], x)
+        return at_kinks(decided, {place: 0 for place, _, _ in kinks}, x)
 
     def piece(piece: Piece) -> Callable[[Tensor], Any]:
         return lambda x: piece(torch, x, *parameters)
@@ -83,4 +91,4 @@ def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
 
 def _affine(op: Op, in_torch: Choice, x: Tensor) -> Tensor:
     applied: Any = op.applied(x)
-    return at_kinks(in_torch, applied.operands[1:], x)
+    return at_kinks(in_torch, dict.fromkeys(applied.operands[1:], 0), x)

@@ -294,7 +294,8 @@ def selecting(choice: Function) -> Function:
 def comparing(name: str, choice: Function) -> Function:
     """Return the choice called ``name`` between a tensor and its bounds, whose results are known to roots.
 
-    A sum of squares is not negative. So a bound of 0 or less below it leaves it as it is.
+    A sum of squares is not negative, and what counts is where it is 0. There a bound of 0 or less below it leaves it as
+    it is, and so does a positive one above it.
     """
     is_bounded_above = name.removesuffix("_") in ("minimum", "fmin", "clamp_max")
 
@@ -303,11 +304,14 @@ def comparing(name: str, choice: Function) -> Function:
         if not any(map(_known, (input, *args, *kwargs.values()))):
             result: Tensor = choice(input, *args, **kwargs)
             return result
-        before = _copy(input) if name.endswith("_") else input  # which is overwritten
-        below = (before, *args[:1], *(x for key, x in kwargs.items() if key != "max"))
-        sums = [(x.shape, squares) for x in below if (squares := _squares_in(x))]
-        bounds = [x for x in below if not _squares_in(x)]
-        is_unbounded_above = not is_bounded_above and all(bound is None for bound in (*args[1:], kwargs.get("max")))
+        is_overwritten = name.endswith("_") or any(argument is True for argument in (*args, *kwargs.values()))
+        before = _copy(input) if is_overwritten else input
+        above = (*args[1:], *(x for key, x in kwargs.items() if key.startswith("max")))
+        compared = (before, *args[:1], *(x for key, x in kwargs.items() if not key.startswith("max")))
+        sums = [(x.shape, squares) for x in compared if (squares := _squares_in(x))]
+        below = [x for x in compared if not _squares_in(x)]
+        if is_bounded_above:
+            above, below = (*above, *below), []
 
         def of_roots(root: Callable[[Any], Any]) -> Tensor:
             named = {key: root(x) for key, x in kwargs.items()}
@@ -315,7 +319,11 @@ def comparing(name: str, choice: Function) -> Function:
             return result
 
         result = choice(input, *args, **kwargs)
-        if is_unbounded_above and [shape for shape, _ in sums] == [result.shape] and all(map(_is_at_most_0, bounds)):
+        is_the_sum = [shape for shape, _ in sums] == [result.shape]
+        is_unbounded_at_0 = all(_is_constant(bound, lambda bound: bound <= 0) for bound in below) and all(
+            _is_constant(bound, lambda bound: bound > 0) for bound in above
+        )
+        if is_the_sum and is_unbounded_at_0:
             _keep(result, sums[0][1])
         else:
             tensors = tuple(x for x in (before, *args, *kwargs.values()) if isinstance(x, Tensor))
@@ -332,10 +340,12 @@ def _copy(x: Tensor) -> Tensor:
     return copy
 
 
-def _is_at_most_0(bound: Any) -> bool:
+def _is_constant(bound: Any, is_inactive_at_0: Callable[[Any], Any]) -> bool:
+    """Return whether a bound does not move, and nowhere counts where the sum is 0; None bounds nothing."""
     if isinstance(bound, Tensor):
-        return not moves(bound) and (is_plain(bound) or is_on_gpu(bound)) and not is_any(bound > 0)
-    return bound is None or (isinstance(bound, Real) and float(bound) <= 0)
+        has_numbers = is_plain(bound) or is_on_gpu(bound)
+        return not moves(bound) and has_numbers and not is_any(~is_inactive_at_0(bound))
+    return bound is None or (isinstance(bound, Real) and bool(is_inactive_at_0(float(bound))))
 
 
 def sqrt(input: Tensor) -> Tensor:
@@ -372,8 +382,9 @@ def _root_of_operand(in_torch: Callable[[Tensor], Tensor], operand: Any) -> Any:
     """Take the root of what a sum of squares was compared to, or is; negative numbers are beyond it as 0 is."""
     if isinstance(operand, Tensor):
         return _root(in_torch, operand if _known(operand) else operand.clamp(min=0))
-    is_number = isinstance(operand, int | float) and not isinstance(operand, bool)
-    return max(operand, 0.0) ** 0.5 if is_number else operand
+    if isinstance(operand, bool):  # whether to overwrite
+        return False
+    return max(operand, 0.0) ** 0.5 if isinstance(operand, int | float) else operand
 
 
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
