@@ -6,7 +6,8 @@ gradient that the norm has at v. A standard deviation is such a root too.
 
 A root sees a sum of 0, but not of what. So the block keeps for each square of what elements it is, and how it is
 computed of them, and the same for what linear functions make of squares. Of ``s = (x * x).sum() + 4 * y * y``, for
-example, that is the function from x and y to s.
+example, that is the function from x and y to s. Of what is selected of sums, as the smallest of several, the block
+keeps how: ``sqrt(min(s))`` is ``min(sqrt(s))``, of norms, whose tangents say which is the smallest at 0.
 """
 
 from __future__ import annotations
@@ -235,6 +236,7 @@ _MAKERS: Mapping[str, Callable[..., Squares | Selection | None]] = {
             *("reshape", "view", "flatten", "squeeze", "unsqueeze", "expand", "repeat", "transpose"),
             *("t", "permute", "movedim", "swapaxes", "flip", "clone", "contiguous", "select", "narrow", "diagonal"),
             *("__getitem__", "gather", "index_select", "take_along_dim", "masked_select", "unflatten"),
+            *("numpy_T", "mT", "slice", "index", "alias", "_unsafe_view"),  # in graphs of operators
         ),
         _taken,
     ),
