@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import math
 import operator
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -156,15 +155,18 @@ def holds(comparison: Callable[[Any, Any], Any], x: Any, y: Any) -> torch.Tensor
 def step_from(x: torch.Tensor, places: Mapping[float, int]) -> torch.Tensor:
     """Return what moves each element that is at a place to a neighbour, to which its tangent points; elsewhere 0.
 
-    Where the tangent is 0, it is moved as the place is mapped: up for 1, down for -1, not at all for 0. Of 0 the
-    neighbours are the smallest normal numbers, as processors are slow with smaller ones.
+    Where the tangent is 0, it is moved as the place is mapped: up for 1, down for -1, not at all for 0. A neighbour is
+    one or two floats away. Of 0 it is the smallest normal number, as processors are slow with smaller ones, and in
+    float16, which they compute in float32, the smallest number.
     """
     value, tangent, *numbers = _in_numpy(*value_and_tangent(x), *places)
     xp: Any = torch if isinstance(value, torch.Tensor) else np
     finfo = torch.finfo(x.dtype)
+    smallest = finfo.tiny * (finfo.eps if x.dtype is torch.float16 else 1)
     steps = []
     for number, of_still in zip(numbers, places.values(), strict=True):
-        size = max(math.ulp(number) * finfo.eps / sys.float_info.epsilon, finfo.tiny)
+        # One float at least, also from what the dtype rounds to a power of two, as 1 - 1e-8: floats above are sparser.
+        size = max(abs(number) * finfo.eps, smallest)
         sizes = (value == number) * xp.asarray(size, dtype=value.dtype)
         # A tangent of NaN points nowhere.
         up, down = tangent >= 0 if of_still > 0 else tangent > 0, tangent <= 0 if of_still < 0 else tangent < 0

@@ -100,3 +100,23 @@ def test_third_derivatives_of_i0e() -> None:
     for speed in (-1.0, 1.0):
         slope = interop.grad(torch.special.i0e, direction=torch.full_like(x, speed))
         assert torch.func.grad(torch.func.grad(slope))(x).item() == pytest.approx(-2.5 * speed)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_bounds_that_the_dtype_rounds_to_a_power_of_two(dtype: torch.dtype, is_batch: bool) -> None:
+    """The floats above 1 are sparser than those below: half of their distance led from 1 to 1 again."""
+    bound, x = 1 - torch.finfo(dtype).eps / 16, torch.tensor([1.0, 1.0], dtype=dtype)
+    transform = torch.func.vmap if is_batch else lambda function: function
+    for function in (lambda x: x.clamp(min=bound), lambda x: functional.softshrink(x, bound)):
+        slope = interop.grad(
+            lambda x, function=function: transform(function)(x).sum(), direction=x * torch.tensor([1, -1]).to(dtype)
+        )
+        assert slope(x).tolist() == [1.0, 0.0]
+
+
+def test_a_weight_gets_next_to_nothing_of_zeros_in_float16() -> None:
+    """It was the smallest normal number of each, 1.2 for 20,000 of them."""
+    x, weight = torch.zeros(20000, dtype=torch.float16), torch.tensor([0.25], dtype=torch.float16)
+    gradient = interop.grad(lambda x, w: functional.prelu(x, w).sum(), (0, 1), direction=(x - 1, weight))
+    assert abs(gradient(x, weight)[1].item()) < 2e-3

@@ -26,7 +26,7 @@ _plus = FASTER[torch.add]
 def at_kinks(in_torch: Function, kinks: Mapping[float, int], x: Tensor) -> Tensor:
     """Return ``in_torch(x)``, with the derivatives of the piece on which x is after a small step from a kink.
 
-    Torch takes them at a neighbour of the kink. Of ``hardswish`` at x = 3, where x moves by -1, that is the float below
+    Torch takes them at a neighbour of the kink. Of ``hardswish`` at x = 3, where x moves by -1, that is a float below
     3, where the slope is that of ``x (x + 3) / 6``. The value is the one at 3.
 
     Args:
@@ -91,6 +91,6 @@ def softsign(input: Tensor) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Decide a leaky relu whose slope is a weight, which gets at most the smallest normal number for an x of 0."""
+    """Decide a leaky relu whose slope is a weight, which gets at most the step of `step_from` for an x of 0."""
     input, weight = autocast(input, weight)
     return at_kinks(lambda x: functional.prelu(x, weight), {0.0: 0}, input)
