@@ -190,6 +190,8 @@ class _Along(Decided):
         self._tangents = tangents
         self._directions = directions
         self._tape = Tape(directions)
+        self._roots_passed: MutableMapping[torch.Tensor, None] = WeakTensorKeyDictionary()
+        """The tensors of which a root would find all tangents that it reads."""
         self._parts = defaultdict[torch.Tensor, list[torch.Tensor]](list)
         """Maps what parameters show the memory of, as a rule themselves, to these."""
         for parameter in directions:
@@ -258,7 +260,7 @@ class _Along(Decided):
             return result
         # torch.func allows `requires_grad_` in a block of its own, which a backward pass would end.
         if func is not torch.Tensor.requires_grad_:
-            for needed in (y for x in tensors for y in (x, *roots.behind(x))):
+            for needed in (y for x in tensors for y in (x, *roots.behind(x, self._roots_passed))):
                 outside_of_transformations(self._tangents.depth, self.complete, needed)
         return call()
 

@@ -311,6 +311,33 @@ def test_a_root_of_weighted_squares_at_a_weight_of_0() -> None:
     assert interop.directional_derivative(attended, torch.zeros(2), torch.tensor([1.0, 7.0]))[1] == 5.0
 
 
+def nearest_of_many(x: torch.Tensor) -> torch.Tensor:
+    squares = x**2
+    for i in range(250):
+        squares = torch.minimum(squares, (x - i) ** 2)
+    return squares
+
+
+def selected_twice_in_each_step(x: torch.Tensor) -> torch.Tensor:
+    squares = x**2
+    for _ in range(30):
+        squares = torch.minimum(squares, squares.flip(0))
+    return squares
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"), [(nearest_of_many, [1.0, -1.0]), (selected_twice_in_each_step, [2.0, 0.0])]
+)
+def test_roots_of_what_a_loop_selects(select: Any, expected: list[float]) -> None:
+    """They raised a RecursionError, and took twice the time for each step that selects of one tensor twice."""
+    parameter, direction = torch.nn.Parameter(torch.zeros(2)), torch.tensor([1.0, -2.0])
+    with interop.along(parameter, direction=direction):
+        loss = select(parameter).sqrt().sum()
+    loss.backward()
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == expected
+
+
 class Marked(torch.Tensor):
     """Is a subclass of tensors, which torch's functions return too."""
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.dual_fast_paths import as_floats
-from interop._programs.order import are_late, may_be_at, moves, value_and_tangent
+from interop._programs.order import are_late, may_be_at, moves, value_and_tangent, value_of
 from interop._torch.in_numpy import is_any
 from interop._torch.private_api import operators_named, version_of, whole_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
@@ -93,15 +93,23 @@ def _squares_in(x: Any) -> Squares | None:
     return squares if are_late() or not any(map(moves, squares.constants)) else None
 
 
-def behind(x: Tensor) -> Iterator[Tensor]:
-    """Yield the tensors whose tangents a root of ``x`` reads beside that of ``x``."""
-    known, _ = _KNOWN.get(x, (None, [])) if _KNOWN else (None, [])
-    if isinstance(known, Squares):
-        yield from known.elements + known.constants
-    elif known:
-        for element in known.elements:
-            yield element
-            yield from behind(element)
+def behind(x: Tensor, passed: MutableMapping[Tensor, None]) -> Iterator[Tensor]:
+    """Yield the tensors whose tangents a root of ``x`` reads beside that of ``x``, unless they are behind one passed.
+
+    What is passed on the way is noted: a loop may select of its last result many times.
+    """
+    pending = [x] if _KNOWN else []
+    while pending:
+        tensor = pending.pop()
+        known, _ = _KNOWN.get(tensor, (None, []))
+        if known is None or tensor in passed:
+            continue
+        passed[tensor] = None
+        yield from known.elements
+        if isinstance(known, Squares):
+            yield from known.constants
+        else:
+            pending += known.elements
 
 
 # What is kept: for the arguments of a function of torch the squares that it adds up, or None.
@@ -369,24 +377,48 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     result = in_torch(input)
     if not may_be_at(result, 0.0):
         return result
-    value, _ = value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
-    if isinstance(known := _known(input), Selection):
-        at_0, piece = value == 0, known.of_roots(functools.partial(_root_of_operand, in_torch))
-    elif squares := _squares_in(input):
-        is_0, piece = _where_0(squares)
-        at_0 = (value == 0) & is_0
-    else:
+    value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
+    if _known(input) is None:
         return result
-    return torch.where(at_0, piece, in_torch(torch.where(at_0, 1.0, input)))
+    # Each root once, and no recursion: a loop may select of its last result many times.
+    root_by_id = dict[int, Tensor]()
+    pending = [input]
+    while pending:
+        x, known = pending[-1], _known(pending[-1])
+        if isinstance(known, Selection) and may_be_at(x, 0.0):
+            if needed := [y for y in known.elements if id(y) not in root_by_id]:
+                pending += needed
+                continue
+            piece = known.of_roots(functools.partial(_root_of_operand, root_by_id))
+            root = _with_piece(in_torch, x, value_of(x) == 0, piece)
+        else:
+            # What is no sum of squares is beyond one, where it is negative, as 0 is.
+            root = _root_of_sum(in_torch, x) if known else in_torch(x.clamp(min=0))
+        root_by_id[id(pending.pop())] = root
+    return root_by_id[id(input)]
 
 
-def _root_of_operand(in_torch: Callable[[Tensor], Tensor], operand: Any) -> Any:
+def _root_of_operand(root_by_id: Mapping[int, Tensor], operand: Any) -> Any:
     """Take the root of what a sum of squares was compared to, or is; negative numbers are beyond it as 0 is."""
     if isinstance(operand, Tensor):
-        return _root(in_torch, operand if _known(operand) else operand.clamp(min=0))
+        return root_by_id[id(operand)]
     if isinstance(operand, bool):  # whether to overwrite
         return False
     return max(operand, 0.0) ** 0.5 if isinstance(operand, int | float) else operand
+
+
+def _root_of_sum(in_torch: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Take the root of what is a sum of squares, if that is known, and else torch's."""
+    squares = _squares_in(x)
+    if squares is None or not may_be_at(x, 0.0):
+        return in_torch(x)
+    is_0, piece = _where_0(squares)
+    return _with_piece(in_torch, x, (value_of(x) == 0) & is_0, piece)
+
+
+def _with_piece(in_torch: Callable[[Tensor], Tensor], x: Tensor, at_0: Tensor, piece: Tensor) -> Tensor:
+    """Return the piece ``at_0``, and elsewhere torch's root, whose infinite slope at 0 makes no NaN so."""
+    return torch.where(at_0, piece, in_torch(torch.where(at_0, 1.0, x)))
 
 
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
