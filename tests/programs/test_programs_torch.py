@@ -338,6 +338,28 @@ def test_roots_of_what_a_loop_selects(select: Any, expected: list[float]) -> Non
     assert parameter.grad.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("taken", "read", "overwritten"),
+    [
+        (lambda x, weight: x * x * weight, torch.tensor([4.0, 4.0]), 9.0),
+        (lambda x, mask: torch.where(mask, x * x, 0.0), torch.tensor([True, True]), False),
+        (lambda x, index: (x * x)[index,], torch.tensor([0, 1]), 0),
+        (lambda x, index: (x * x).clamp(0, 5).index_select(0, index=index), torch.tensor([0, 1]), 0),
+        (lambda x, constant: x * x + (constant.copy_(x[0])), torch.tensor([0.0, 0.0]), 0.0),
+    ],
+)
+def test_a_root_does_not_read_what_was_overwritten(taken: Any, read: torch.Tensor, overwritten: float) -> None:
+    """It took the slope with what stands there now, as 9 instead of 6 with the weight 9 in the place of 4."""
+
+    def root(x: torch.Tensor) -> torch.Tensor:
+        operand = read.clone()
+        result = taken(x, operand)
+        operand.fill_(overwritten)
+        return result.sqrt().sum()
+
+    assert not interop.directional_derivative(root, torch.zeros(2), torch.tensor([1.0, -2.0]))[1].isfinite()
+
+
 class Marked(torch.Tensor):
     """Is a subclass of tensors, which torch's functions return too."""
 

@@ -25,7 +25,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from interop._programs.dual_fast_paths import as_floats
 from interop._programs.order import are_late, may_be_at, moves, value_and_tangent, value_of
 from interop._torch.in_numpy import is_any
-from interop._torch.private_api import operators_named, version_of, whole_of
+from interop._torch.private_api import flattened, operators_named, version_of, whole_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
 Tensor = torch.Tensor
@@ -43,6 +43,8 @@ class Squares(NamedTuple):
 
     Nor is it if the constant has a tangent of 0: that of ``2 * x * y``, as of a square, is 0 where x and y are.
     """
+    beside: tuple[Tensor, ...] = ()
+    """All that is read beside the elements: constants, weights, masks and indices."""
 
 
 class Selection(NamedTuple):
@@ -52,6 +54,8 @@ class Selection(NamedTuple):
     """The tensors that it is taken of, not all of which need be sums of squares."""
     of_roots: Callable[[Callable[[Any], Any]], Tensor]
     """Takes it of what a function makes of these tensors, and of the numbers beside them."""
+    beside: tuple[Tensor, ...] = ()
+    """What is read beside: masks and indices."""
 
 
 _KNOWN: MutableMapping[Tensor, tuple[Squares | Selection, list[int]]] = WeakTensorKeyDictionary()
@@ -70,7 +74,7 @@ def _state(*tensors: Tensor) -> list[int]:
 
 def _keep(result: Tensor, known: Squares | Selection | None) -> None:
     if known is not None:
-        _KNOWN[result] = known, _state(*known.elements, result)
+        _KNOWN[result] = known, _state(*known.elements, *known.beside, result)
 
 
 def forget() -> None:
@@ -82,7 +86,7 @@ def forget() -> None:
 def _known(x: Any) -> Squares | Selection | None:
     """Return what is known of ``x``, if it still holds."""
     known, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
-    return known if known and state == _state(*known.elements, x) else None
+    return known if known and state == _state(*known.elements, *known.beside, x) else None
 
 
 def _squares_in(x: Any) -> Squares | None:
@@ -210,14 +214,20 @@ def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any)
             *(x for squares in sums.values() for x in squares.constants),
             *(arg for i, arg in constants.items() if i in terms and isinstance(arg, Tensor)),
         ),
+        (*(x for squares in sums.values() for x in squares.beside), *_tensors_in(constants, kwargs)),
     )
+
+
+def _tensors_in(*arguments: Any) -> tuple[Tensor, ...]:
+    """Return the tensors among arguments, also those in a tuple of indices."""
+    return tuple(x for x in flattened(arguments)[0] if isinstance(x, Tensor))
 
 
 def _taken(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squares | Selection | None:
     """Take what a function only moves, as `reshape`: a sum of squares, or what is taken of such."""
     if not isinstance(_known(input), Selection):
         return _linear([0], function, input, *args, **kwargs)
-    return Selection((input,), lambda root: function(root(input), *args, **kwargs))
+    return Selection((input,), lambda root: function(root(input), *args, **kwargs), _tensors_in(args, kwargs))
 
 
 def _joined(function: Function, tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Squares | None:
