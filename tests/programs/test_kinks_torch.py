@@ -120,3 +120,14 @@ def test_a_weight_gets_next_to_nothing_of_zeros_in_float16() -> None:
     x, weight = torch.zeros(20000, dtype=torch.float16), torch.tensor([0.25], dtype=torch.float16)
     gradient = interop.grad(lambda x, w: functional.prelu(x, w).sum(), (0, 1), direction=(x - 1, weight))
     assert abs(gradient(x, weight)[1].item()) < 2e-3
+
+
+@pytest.mark.parametrize("function", [functional.celu, functional.elu, functional.hardshrink, functional.softshrink])
+def test_a_parameter_may_be_a_tensor(function: Callable[..., Tensor]) -> None:
+    """For celu it raised "Cannot access data pointer of Tensor that doesn't have storage"."""
+    x, direction = torch.tensor([0.0, 0.5]), torch.tensor([-1.0, 1.0])
+    slopes = [
+        interop.grad(lambda x, number=number: function(x, number).sum(), direction=direction)(x)
+        for number in (0.5, torch.tensor(0.5))
+    ]
+    assert torch.equal(*slopes)

@@ -79,12 +79,13 @@ def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
     def decided(x: Tensor) -> Tensor:
         return in_torch(x, *parameters)
 
-    kinks = [*pieces_that_meet(op.name, *parameters)]
-    if all(left(np, place, *parameters) == right(np, place, *parameters) for place, left, right in kinks):
+    numbers = [*map(float, parameters)]  # of tensors, too
+    kinks = [*pieces_that_meet(op.name, *numbers)]
+    if all(left(np, place, *numbers) == right(np, place, *numbers) for place, left, right in kinks):
         return at_kinks(decided, {place: 0 for place, _, _ in kinks}, x)
 
     def piece(piece: Piece) -> Callable[[Tensor], Any]:
-        return lambda x: piece(torch, x, *parameters)
+        return lambda x: piece(torch, x, *numbers)
 
     return by_pieces(decided, [(place, piece(left), piece(right)) for place, left, right in kinks], x)
 
