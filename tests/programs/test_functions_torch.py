@@ -240,7 +240,7 @@ def test_a_tangent_of_nan_leaves_a_comparison_to_the_values(compare: Any) -> Non
     assert slope == 1
 
 
-@pytest.mark.parametrize("fold", [torch.relu, torch.abs, lambda x: x.clamp(0, 1), lambda x: torch.clamp_max(x, 1.0)])
+@pytest.mark.parametrize("fold", [torch.relu, torch.abs])
 @pytest.mark.parametrize("speed", [1.0, -1.0])
 def test_nan_beside_a_tie_has_the_slope_of_the_operand_in_each_direction(fold: Any, speed: float) -> None:
     x = tensor([0.0, torch.nan])

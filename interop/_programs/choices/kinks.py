@@ -19,7 +19,6 @@ Function: TypeAlias = Callable[[Tensor], Tensor]
 PiecesThatMeet: TypeAlias = tuple[float, Callable[[Tensor], Any], Callable[[Tensor], Any]]
 """The place of a kink, and the pieces to its left and to its right."""
 
-
 _plus = FASTER[torch.add]
 
 
