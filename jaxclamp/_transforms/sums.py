@@ -56,7 +56,7 @@ def with_slopes_of_logsumexp(jaxpr: Any) -> Any:
 def with_primitives_of_ops(jaxpr: Any) -> Any:
     """Return the program with a primitive for each op of jaxclamp that is one, as `abs`, and for roots with that slope.
 
-    So it is known as a norm what `jaxclamp.min_norm` has replaced the root of, or the absolute values.
+    So a norm is known where `jaxclamp.min_norm` has replaced its root, or its absolute values.
     """
     return _replaced(jaxpr, _primitive_of_op)
 
