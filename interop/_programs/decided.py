@@ -309,6 +309,7 @@ _OF_BOUNDS = (
     *("maximum", "fmax", "minimum", "fmin", "clamp", "clip", "clamp_min", "clamp_max"),
     *("relu", "relu6", "hardtanh", "threshold"),
 )
+"""The functions that compare a tensor to bounds: a sum of squares may stay one."""
 _CHOICES_BY_NAME_OR_IN_PLACE: dict[str, Function] = {
     **_CHOICES_BY_NAME,
     **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _CHOICES_BY_NAME.items() if in_place(name)},

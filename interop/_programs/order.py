@@ -169,7 +169,8 @@ def step_from(x: torch.Tensor, places: Mapping[float, int]) -> torch.Tensor:
         size = max(abs(number) * finfo.eps, smallest)
         sizes = (value == number) * xp.asarray(size, dtype=value.dtype)
         # A tangent of NaN points nowhere.
-        up, down = tangent >= 0 if of_still > 0 else tangent > 0, tangent <= 0 if of_still < 0 else tangent < 0
+        up = tangent >= 0 if of_still > 0 else tangent > 0
+        down = tangent <= 0 if of_still < 0 else tangent < 0
         steps.append(up * sizes - down * sizes)
     return torch.as_tensor(functools.reduce(operator.add, steps), dtype=x.dtype)
 

@@ -61,6 +61,7 @@ _WITHIN: Mapping[Step, int] = {jnp.maximum: 1, jnp.fmax: 1, jnp.minimum: -1, jnp
 
 
 def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
+    """Decide between x and bounds: by torch's own slopes beside them if they are numbers, else operand by operand."""
     applied: Any = op.applied(x, *parameters)
     bounds = applied.operands[1:]
     if not applied.rule.steps:  # a clamp without bounds, which torch refuses
@@ -76,20 +77,23 @@ def _selection(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
 
 
 def _kinked(op: Op, in_torch: Choice, x: Tensor, *parameters: Any) -> Tensor:
-    def decided(x: Tensor) -> Tensor:
+    """Decide by torch's own slopes beside a kink, and by the pieces where the function jumps."""
+
+    def of_x(x: Tensor) -> Tensor:
         return in_torch(x, *parameters)
 
     numbers = [*map(float, parameters)]  # of tensors, too
     kinks = [*pieces_that_meet(op.name, *numbers)]
     if all(left(np, place, *numbers) == right(np, place, *numbers) for place, left, right in kinks):
-        return at_kinks(decided, {place: 0 for place, _, _ in kinks}, x)
+        return at_kinks(of_x, {place: 0 for place, _, _ in kinks}, x)
 
-    def piece(piece: Piece) -> Callable[[Tensor], Any]:
+    def of_tensors(piece: Piece) -> Callable[[Tensor], Any]:
         return lambda x: piece(torch, x, *numbers)
 
-    return by_pieces(decided, [(place, piece(left), piece(right)) for place, left, right in kinks], x)
+    return by_pieces(of_x, [(place, of_tensors(left), of_tensors(right)) for place, left, right in kinks], x)
 
 
 def _affine(op: Op, in_torch: Choice, x: Tensor) -> Tensor:
+    """Decide between the slope that the op has within its two bounds, and 0 beyond."""
     applied: Any = op.applied(x)
     return at_kinks(in_torch, dict.fromkeys(applied.operands[1:], 0), x)

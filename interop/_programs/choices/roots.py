@@ -296,16 +296,15 @@ WATCHED: Mapping[Function, Function] = dict(_watched())
 def selecting(choice: Function) -> Function:
     """Return the choice of elements of its first argument, of whose values roots know that they are selected."""
 
-    def values_of(*args: Any, **kwargs: Any) -> Tensor:
-        result = choice(*args, **kwargs)
-        return result if isinstance(result, Tensor) else result[0]
+    def values_in(result: Any) -> Tensor:
+        return result if isinstance(result, Tensor) else result[0]  # of values and indices
 
     @functools.wraps(choice)
     def chosen(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         result = choice(input, *args, **kwargs)
         if _known(input):
-            values = result if isinstance(result, Tensor) else result[0]
-            _keep(values, Selection((input,), lambda root: values_of(root(input), *args, **kwargs)))
+            selection = Selection((input,), lambda root: values_in(choice(root(input), *args, **kwargs)))
+            _keep(values_in(result), selection)
         return result
 
     return chosen
