@@ -28,8 +28,8 @@ from interop._programs.decided import BACKWARD
 from interop._programs.order import moves
 from interop._torch.forms import functions_named
 from interop._torch.private_api import (
-    has_hooks,
     has_jvp,
+    hooks_of,
     is_transformed,
     next_number,
     number_of,
@@ -81,7 +81,7 @@ class Tape:
         if remaining := _TIED.get(self._first, 0):
             _TIED[self._first] = remaining - 1
             return False
-        return all(x.is_leaf and is_plain(x) and not has_hooks(x) for x in self._directions)
+        return all(x.is_leaf and is_plain(x) and not hooks_of(x) for x in self._directions)
 
     def end(self) -> None:
         """Note that what is computed from here on has tangents, if it moves."""

@@ -2,13 +2,14 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
 import torch
 import torch.utils._python_dispatch
 import torch.utils._pytree
+import torch.utils.checkpoint
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
@@ -178,9 +179,9 @@ def with_old_versions(tensors: Iterable[torch.Tensor]) -> contextlib.AbstractCon
     return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors))
 
 
-def has_hooks(tensor: torch.Tensor) -> bool:
-    """Say whether a reverse pass to the tensor calls hooks of the program."""
-    return bool(tensor._backward_hooks)
+def hooks_of(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], torch.Tensor | None]]:
+    """Return the hooks of the program that a reverse pass to the tensor calls, in their order."""
+    return [*(tensor._backward_hooks or {}).values()]
 
 
 def number_of(node: torch.autograd.graph.Node) -> int:
@@ -440,6 +441,27 @@ def checkpoint_that_switches(func: Callable[..., Any]) -> Any:
             "does not find it, so that the gradients would be torch's own; call checkpoint with use_reentrant=False."
         )
     return None
+
+
+@contextlib.contextmanager
+def without_checkpoints() -> Iterator[None]:
+    """Let checkpoints in the block, but for reentrant ones, keep what the tape saves, and compute nothing again.
+
+    `torch.func.functional_call` replaces parameters in the call alone. What is computed again behind it would be made
+    of those of the module, and would change its buffers.
+    """
+    name = "_checkpoint_without_reentrant_generator"
+    name += "_impl" * hasattr(torch.utils.checkpoint, f"{name}_impl")  # from torch 2.15 on
+    generator = getattr(torch.utils.checkpoint, name)
+
+    def around_call(*_: Any, **__: Any) -> Iterator[None]:
+        yield  # here the checkpoint calls its function
+
+    setattr(torch.utils.checkpoint, name, around_call)
+    try:
+        yield
+    finally:
+        setattr(torch.utils.checkpoint, name, generator)
 
 
 def keywords_of(func: Callable[..., Any], kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:

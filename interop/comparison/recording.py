@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from interop._bridge.arrays import to_host
+from interop._torch.private_api import without_checkpoints
 from interop.frameworks.base import Array, Convertible, Function, weighted_total
 from interop.frameworks.registry import CONVERTIBLES, frameworks_of, hint_at_numpy
 
@@ -246,7 +247,8 @@ def _function_of_parameters(parameter: str, module: torch.nn.Module, args: Seque
 
     def call(parameters: Mapping[str, Any], /, *args: Any, **kwargs: Any) -> Any:
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        return torch.func.functional_call(module, {**buffers, **parameters}, args, kwargs)
+        with without_checkpoints():
+            return torch.func.functional_call(module, {**buffers, **parameters}, args, kwargs)
 
     name = type(module).__name__
     names = {name for name, _ in module.named_parameters()}

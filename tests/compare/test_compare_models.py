@@ -355,6 +355,25 @@ def test_a_parameter_that_a_models_own_code_reads_is_named() -> None:
     assert verdict.startswith("Values agree; gradients first differ in the models' own code, before layer: scale. That")
 
 
+def test_hooks_of_parameters_change_gradients() -> None:
+    first = linear()
+    second = copy.deepcopy(first)
+    second.bias.register_hook(lambda gradient: 2 * gradient)
+    assert "gradients first differ at Linear: bias" in compare_models(first, second, X).verdict
+    first.bias.register_hook(lambda gradient: 2 * gradient)
+    assert compare_models(first, second, X).agree
+
+
+def test_a_parameter_that_one_model_freezes_is_noted() -> None:
+    first = torch.nn.Sequential(linear(), linear())
+    second = copy.deepcopy(first)
+    second[0].requires_grad_(False)
+    (note,) = compare_models(first, second, X).notes
+    assert note.startswith("In Sequential (torch ")
+    assert "requires_grad is False for 0.weight, 0.bias, and the counterpart is trained" in note
+    assert not compare_models(second, second, X).notes
+
+
 def test_bad_arguments() -> None:
     model = port_of(a=linear())
     with pytest.raises(TypeError, match=r"first is the class ReLU; pass a module of torch\.nn"):
@@ -372,6 +391,14 @@ def test_bad_arguments() -> None:
         compare_models(model, model, X, layouts=("NHWC", "NCH"))
     with pytest.raises(ValueError, match="neither model has parameters"):
         compare_models(dense("a"), dense("a"), X)
+    with pytest.raises(
+        ValueError, match=r"what Model .* returns has no elements, .*; input 0 has shape \(0, 4\)\. Pass"
+    ):
+        compare_models(model, model, X[:0])
+    with pytest.raises(ValueError, match=r"Model .* has no numbers yet in a\.weight, a\.bias; call a lazy module once"):
+        compare_models(model, port_of(a=torch.nn.LazyLinear(4)), X)
+    with pytest.raises(ValueError, match=r"Linear .* has no numbers yet in weight, bias; .* on the device meta"):
+        compare_models(linear().to("meta"), linear(), X)
     with pytest.raises(ValueError, match="result 0 has shape"):
         compare_models(model, model, X, calls=(lambda model, x: model(x).sum(), None))
     with pytest.raises(

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from interop import compare_models
+from interop import compare, compare_models
 from tests.compare.models import Clamped, X, between_0_and_6, blamed, dense, linear, port_of
 
 F32 = np.float32
@@ -113,6 +114,26 @@ def test_complex_parameters_that_differ_in_the_imaginary_part() -> None:
     assert "The parameters first differ at Rotation: w" in compare_models(*turned, X, parameters="own").verdict
 
 
+class Turned(torch.nn.Module):
+    """A layer that names the dtype of its complex numbers."""
+
+    def __init__(self, angle: float) -> None:
+        super().__init__()
+        self.w, self.angle = torch.nn.Parameter(torch.ones(4, dtype=torch.complex64)), angle
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.zeros(x.shape, dtype=torch.complex64)
+        spectrum[:] = self.w * x.to(torch.complex64)
+        return (spectrum * (1 + self.angle * 1j)).abs() + spectrum.imag
+
+
+def test_complex_numbers_are_wider_in_float64() -> None:
+    comparison = compare_models(Turned(0.0), Turned(0.0), X)
+    assert comparison.agree, comparison
+    assert not comparison.notes
+    assert not compare_models(Turned(0.0), Turned(5e-4), X).agree  # 1e-7 of the value: float64 tells it from rounding
+
+
 def test_arrays_of_another_byte_order() -> None:
     """As FITS has them."""
     swapped = X.astype(">f4")
@@ -177,6 +198,30 @@ def test_buffers_stay_as_they_are() -> None:
     for model, buffers in zip(models, before, strict=True):
         for name, buffer in model.named_buffers():
             assert torch.equal(buffer, buffers[name]), name
+
+
+class Checkpointed(torch.nn.Module):
+    """A batch norm and an activation that the backward pass computes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = torch.nn.BatchNorm1d(4), linear()
+        torch.nn.init.normal_(self.norm.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = checkpoint(lambda x: self.norm(x).tanh(), x, use_reentrant=False)
+        return self.head(hidden)
+
+
+def test_a_checkpoint_computes_with_the_parameters_of_the_call() -> None:
+    models = Checkpointed(), Checkpointed()
+    comparison = compare_models(*models, X)
+    assert comparison.agree, comparison
+    assert not comparison.notes
+    module, parameters = models[0], dict(models[1].named_parameters())
+    assert compare(module, Checkpointed(), parameters, X).agree
+    for model in models:
+        assert not model.norm.num_batches_tracked
 
 
 class InJax(nn.Module):

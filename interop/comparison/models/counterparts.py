@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import NoReturn, TypeAlias
 
+import numpy as np
+
 from interop.comparison.leaves import kind_of
 from interop.comparison.models.mapping import Counterparts, Image, Pair, ParameterMapping
 from interop.comparison.models.matched_layers import called_around, first_calls_of, matched_layers, matched_parent
@@ -92,6 +94,12 @@ def _result_orders(first: Model, second: Model, to_last: bool | None) -> Orders:
         raise ValueError(
             f"compare_models: {first} returns {lists[0]}; {second} {lists[1]}. Choose arrays to compare, one of "
             "floats among them: calls=(lambda model, x: model(x)[0], None)."
+        )
+    if all(0 in shape for _, shape in results[0]):
+        empty = [f"; input {i} has shape {leaf.shape}" for i, leaf in enumerate(first.inputs) if 0 in np.shape(leaf)]
+        raise ValueError(
+            f"compare_models: what {first} returns has no elements, so that nothing is compared{''.join(empty)}. Pass "
+            "a batch of one sample at least."
         )
     result_orders: list[tuple[int, ...] | None] = []
     for i, ((kind, shape), (second_kind, second_shape)) in enumerate(zip(*results, strict=True)):

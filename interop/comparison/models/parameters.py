@@ -60,6 +60,8 @@ class Parameter:
     dtype: np.dtype[Any]
     trained: bool = True
     value: Array | None = None
+    frozen: bool = False
+    """Whether it is trained in general, and does not require grad now; its gradient is compared all the same."""
 
     @property
     def owner(self) -> str:

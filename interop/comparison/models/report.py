@@ -20,7 +20,7 @@ from interop.comparison.models.model import Run
 from interop.comparison.recording import FilePath
 from interop.frameworks.reseed import CURE
 from jaxclamp import TieReport
-from jaxclamp._shared.tables import text_table
+from jaxclamp._shared.tables import listed, text_table
 
 _ALLOWED = ("ties", "near ties")
 _SHOWN = 8  # layers on either side of the cause, so that the report fits on a screen
@@ -59,13 +59,22 @@ def reported(
 
 
 def _notes(bound: Bound) -> Iterator[str]:
-    """Note each parameter that one model trains, and the other does not, and what is not known of a precision."""
-    for pair in bound.counterparts.mapping.pairs:
+    """Note each parameter that one model alone trains, or does not require grad of, and what no precision tells."""
+    pairs = bound.counterparts.mapping.pairs
+    for pair in pairs:
         sides = [(parameter, model) for parameter, model in zip((pair.first, pair.second), bound.models, strict=True)]
         if pair.first.trained != pair.second.trained:
             (trained, training), (constant, freezing) = sorted(sides, key=lambda side: not side[0].trained)
             in_both = f"{trained.name} is trained in {training}, {constant.name} is not in {freezing}"
             yield f"{in_both}: no gradients to compare."
+    by_side = [(pair.first, pair.second) for pair in pairs], [(pair.second, pair.first) for pair in pairs]
+    for model, parameters in zip(bound.models, by_side, strict=True):
+        frozen = [one.name for one, counterpart in parameters if one.frozen > counterpart.frozen]
+        if frozen:
+            yield (
+                f"In {model} requires_grad is False for {listed(frozen)}, and the counterpart is trained: gradients "
+                "are compared as if both were."
+            )
     for model in bound.models:
         if model.refusal:
             yield f"{model} cannot be run in another precision, which would tell rounding from bugs: {model.refusal}"

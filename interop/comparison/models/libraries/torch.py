@@ -3,15 +3,24 @@
 import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
 from interop._bridge.arrays import tensor_over, to_host
-from interop._torch.private_api import DispatchMode, flattened, overwrites, unflattened, version_of
+from interop._torch.private_api import (
+    DispatchMode,
+    flattened,
+    hooks_of,
+    overwrites,
+    unflattened,
+    version_of,
+    without_checkpoints,
+)
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
 from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span, filled, leaves_of
@@ -21,6 +30,7 @@ from interop.frameworks.base import Array
 from interop.frameworks.reseed import reseeded_in_torch
 from interop.frameworks.torch import Torch as InTorch
 from jaxclamp import TieReport
+from jaxclamp._shared.tables import listed
 
 _FUSED = ("in_proj_weight", "in_proj_bias")
 _PARTS = ("query", "key", "value")
@@ -28,7 +38,7 @@ _PARTS = ("query", "key", "value")
 
 
 class Torch(Model):
-    """A module of torch, called in eager mode even if it was compiled, its boundaries marked by hooks."""
+    """A module of torch, called in eager mode even if it was compiled, without checkpoints; hooks mark its layers."""
 
     channels_last = False
     draws = True  # a module does not say what it draws
@@ -45,13 +55,21 @@ class Torch(Model):
                 f"compare_models: {self} is made by torch.jit.script{where}, and takes no hooks, which mark the "
                 "boundaries of layers; pass the module that it was made of."
             )
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        if without_numbers := [name for name, tensor in tensors if is_lazy(tensor) or tensor.is_meta]:
+            raise ValueError(
+                f"compare_models: {self} has no numbers yet in {listed(without_numbers)}; call a lazy module once, and "
+                "load the parameters of one on the device meta."
+            )
 
     @functools.cached_property
     def parameters(self) -> Sequence[Parameter]:
-        trained = {name for name, _ in self.model.named_parameters()}
+        frozen = {name: not parameter.requires_grad for name, parameter in self.model.named_parameters()}
         arrays = {name: to_host(tensor) for name, tensor in self._tensors.items()}
         return [
-            Parameter(name, Layout.same(part.shape), part.dtype, fused in trained, np.array(part))
+            Parameter(
+                name, Layout.same(part.shape), part.dtype, fused in frozen, np.array(part), frozen.get(fused, False)
+            )
             for fused, array in arrays.items()
             for name, part in _parts(fused, array)
         ]
@@ -87,14 +105,15 @@ class Torch(Model):
                 # Also called where a module raises, as the one around it may catch that and go on.
                 hooks.enter_context(module.register_forward_hook(leave, always_call=True))
             # Each run draws the same numbers. They are drawn on the CPU, where all arrays are.
-            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
+            with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"), without_checkpoints():
                 call = reseeded_in_torch(torch.func.functional_call) if reseeded else torch.func.functional_call
                 result = call(called, tensors, tuple(passed))
         return recorder.leave(result), {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
     def _replacements(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return what replaces the parameters and buffers in a call, so that those of the model stay as they are."""
-        compared = {name: _joined(name, values) for name in self._tensors}
+        hooks = {name: hooks_of(parameter) for name, parameter in self.model.named_parameters()}
+        compared = {name: _with_hooks(_joined(name, values), hooks.get(name, ())) for name in self._tensors}
         counts = {name: buffer.clone() for name, buffer in self.model.named_buffers() if name not in compared}
         return {f"model.{name}": tensor for name, tensor in (compared | counts).items()}
 
@@ -157,7 +176,7 @@ class Torch(Model):
 
 
 class _AllIn(DispatchMode):
-    """Lets all floats be of one dtype, whichever the model converts them to, or has constants of."""
+    """Lets all floats, and those in complex numbers, be of one dtype, whichever the model converts them to or makes."""
 
     def __init__(self, dtype: torch.dtype, note: Callable[[torch.dtype], None]) -> None:
         super().__init__()
@@ -167,21 +186,31 @@ class _AllIn(DispatchMode):
         leaves, structure = flattened((args, kwargs or {}))
         # Bits are read as the dtype that the model says.
         if func is not torch.ops.aten.view.dtype:
-            leaves = [self._dtype if isinstance(x, torch.dtype) and x.is_floating_point else x for x in leaves]
-        dtypes = _float_dtypes(leaves)
+            leaves = [self._wanted(x) if isinstance(x, torch.dtype) else x for x in leaves]
+        dtypes = _inexact_dtypes(leaves)
         # A constant stays the tensor that it is where nothing else is computed: a model may overwrite a view of it.
-        if self._dtype in dtypes and not overwrites(func):
-            leaves = [x.to(self._dtype) if _float_dtypes([x]) else x for x in leaves]
+        if self._has_wanted(dtypes) and not overwrites(func):
+            leaves = [x.to(self._wanted(x.dtype)) if isinstance(x, torch.Tensor) else x for x in leaves]
         args, kwargs = unflattened(structure, leaves)
         result = func(*args, **kwargs)
-        if self._dtype in _float_dtypes(flattened(result)[0]):
+        if self._has_wanted(_inexact_dtypes(flattened(result)[0])):
             for dtype in dtypes:
                 self._note(dtype)
         return result
 
+    def _wanted(self, dtype: torch.dtype) -> torch.dtype:
+        """Return what takes the place of a dtype: complex numbers are pairs of the floats."""
+        if dtype.is_complex:
+            return self._dtype.to_complex()
+        return self._dtype if dtype.is_floating_point else dtype
 
-def _float_dtypes(leaves: Sequence[Any]) -> set[torch.dtype]:
-    return {x.dtype for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    def _has_wanted(self, dtypes: Iterable[torch.dtype]) -> bool:
+        return any(dtype == self._wanted(dtype) for dtype in dtypes)
+
+
+def _inexact_dtypes(leaves: Sequence[Any]) -> set[torch.dtype]:
+    """Return the dtypes of the tensors of floats and complex numbers."""
+    return {x.dtype for x in leaves if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())}
 
 
 class _Called(torch.nn.Module):
@@ -302,3 +331,13 @@ def _joined(name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Join what `_parts` split."""
     names = _projections(name)
     return torch.cat([values[part] for part in names]) if names else values[name]
+
+
+def _with_hooks(tensor: torch.Tensor, hooks: Iterable[Callable[..., Any]]) -> torch.Tensor:
+    """Return the tensor by another name, whose gradient passes through the hooks on its way."""
+    if not tensor.requires_grad:
+        return tensor
+    passed = tensor.view_as(tensor)
+    for hook in hooks:
+        passed.register_hook(hook)
+    return passed
