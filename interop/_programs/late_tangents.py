@@ -126,7 +126,8 @@ class Tape:
         """
         whole = whole_of(x)
         held = (whole_of(y) for y in (reference() for reference in self._results) if y is not None and not moves(y))
-        tensors = dict.fromkeys((whole, *(y for y in held if y.grad_fn)))
+        # The whole may be no part of a graph: ``batch[:2].requires_grad_()`` is a leaf, and shows a part of the batch.
+        tensors = dict.fromkeys(y for y in (whole, *held) if y.requires_grad)
         self._results.clear()
         tangents = self._pushed_where_possible([*tensors], whole)
         if whole in tangents:

@@ -204,6 +204,11 @@ def counted(x: Tensor) -> Tensor:
     return loss
 
 
+def above_a_part_of_a_batch(x: Tensor) -> Tensor:
+    part = torch.zeros(2, 4, dtype=x.dtype)[0].requires_grad_()  # a leaf, of which the gradient is of interest, too
+    return kinked(torch.maximum(x @ TURN, part.view(4))) + kinked(x)
+
+
 def pooled_zeros(x: Tensor, zeros: Tensor) -> Tensor:
     image = functional.relu(torch.stack([zeros, zeros * 2.0, x - 3.0, x + 0.5]), inplace=True)[None, None]
     pooled = functional.max_pool2d(image.flatten(0, 1), 2, 1, return_indices=True)[0]
@@ -245,6 +250,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "functions that the block does not see": functions_across_the_tie,
     "a function of two operands": multiplied,
     "an embedding with padding": padded,
+    "an input that is a part of a batch": above_a_part_of_a_batch,
     "TorchScript": scripted_across_the_tie,
     "a block of min_norm": interop.min_norm(lambda x: kinked(x @ TURN) + torch.clamp(x, 0.0, 1.0) @ WEIGHTS),
     "counted ties": counted,
