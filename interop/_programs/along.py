@@ -20,7 +20,7 @@ from interop._programs.directions import (
     leaves_of,
     random_direction,
     refuse_both,
-    refuse_infinite,
+    refuse_nowhere,
 )
 from interop._programs.forward_mode import CURES, alone, named_cure, refuse_here
 from interop._programs.late_tangents import Tape, refuse_without_jvp, waits
@@ -74,8 +74,8 @@ class along(AroundCalls):  # noqa: N801  # it is used as a function
         `torch.inference_mode`, or is cut into parts by FullyShardedDataParallel, ``fully_shard`` or tensor parallelism;
         ``generator`` is no `torch.Generator`; or a class, or a generator or coroutine function, is decorated.
       ValueError: no parameter requires grad, or one is of a lazy module that has not run; ``direction`` has another
-        number of tensors, or one has another shape, dtype or device, or is not finite; both ``direction`` and
-        ``generator`` are given.
+        number of tensors, or one has another shape, dtype or device, or is not finite, or all are 0; both
+        ``direction`` and ``generator`` are given.
       RuntimeError: forward mode is at work already, in whichever thread, as in another such block; or called in a
         compiled function; in the block, a compiled function is called; at its end, the module has a parameter that
         was made or unfrozen in it.
@@ -127,7 +127,7 @@ def _moving_along(
         if isinstance(direction, torch.Tensor) or not isinstance(direction, Iterable):
             direction = [direction]
         direction = checked_direction("along", moving, "parameters that require grad", [*direction], "direction")
-        refuse_infinite("along", direction)
+        refuse_nowhere("along", direction)
     losses = Losses(moving)
     directions = dict(zip(moving, direction, strict=True))
     tangents = Tangents(depth_of_transformations())

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from interop._torch.in_numpy import is_all_finite
+from interop._torch.in_numpy import is_all_finite, is_any
 from interop._torch.private_api import (
     flattened,
     is_transformed,
@@ -63,14 +63,18 @@ def checked_direction(name: str, tree: Tree, what: str, directions: Tree, argume
     if len(tangents) != len(leaves):
         raise ValueError(f"{name}: {what}: {len(leaves)} tensors, {argument}: {len(tangents)}; pass one for each.")
     if structure != structure_of_tangents:
-        raise ValueError(f"{name}: {argument} has the structure {structure_of_tangents}, and {what} {structure}.")
+        raise ValueError(
+            f"{name}: {argument} has the structure {structure_of_tangents}; pass one with that of {what}, {structure}."
+        )
     for leaf, tangent in zip(leaves, tangents, strict=True):
         if not isinstance(tangent, torch.Tensor):
             raise ValueError(f"{name}: {argument} has {tangent!r}; pass tensors, of the shapes and dtypes of {what}.")
         for attribute in ("shape", "dtype", "device"):
             has, needs = getattr(tangent, attribute), getattr(leaf, attribute)
             if has != needs:
-                raise ValueError(f"{name}: {argument} has a tensor of {attribute} {has}, where {what} has {needs}.")
+                raise ValueError(
+                    f"{name}: {argument} has a tensor of {attribute} {has}; pass one of {needs}, that of {what}."
+                )
     if not is_transformed():
         return directions
     moved = [torch.zeros_like(leaf) + tangent for leaf, tangent in zip(leaves, tangents, strict=True)]
@@ -108,10 +112,13 @@ class Drawn:
         return direction
 
 
-def refuse_infinite(name: str, direction: Tree) -> None:
-    """Raise if the direction of a gradient has NaN or infinity: a piece is entered along a direction that is finite."""
-    if not all(map(is_all_finite, flattened(direction)[0])):
+def refuse_nowhere(name: str, direction: Tree) -> None:
+    """Raise if the direction of a gradient has NaN or infinity, or is 0: along these no piece is entered."""
+    leaves, _ = flattened(direction)
+    if not all(map(is_all_finite, leaves)):
         raise ValueError(f"{name}: direction has NaN or infinity, which point nowhere; pass finite numbers.")
+    if any(map(torch.numel, leaves)) and not any(map(is_any, leaves)):
+        raise ValueError(f"{name}: direction is 0, which points nowhere; pass other numbers, or no direction.")
 
 
 def check_generator(name: str, generator: torch.Generator | None) -> None:

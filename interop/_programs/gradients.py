@@ -26,7 +26,7 @@ from interop._programs.directions import (
     leaves_of,
     random_direction,
     refuse_both,
-    refuse_infinite,
+    refuse_nowhere,
 )
 from interop._programs.forward_mode import CURES_OF_FUNCTIONS, alone, named_cure, refuse_here
 from interop._programs.nan_gradients import certified, has_nan
@@ -154,7 +154,7 @@ def grad(
       TypeError: ``fun`` is not callable, or ``generator`` no `torch.Generator`; when called, an argument is not of
         floating-point tensors.
       ValueError: both ``direction`` and ``generator`` are given; when called, ``direction`` has another structure,
-        shape or dtype than the argument, or is not finite.
+        shape or dtype than the argument, is not finite, or is 0.
       RuntimeError: when called, as `directional_derivative` or `torch.func.grad`.
       NotImplementedError: when called, as `directional_derivative`.
 
@@ -287,9 +287,10 @@ def _differentiated(
     """Return the derivative of ``fun`` along ``direction``, and the gradient of the piece that is entered."""
     positions = positions_of(name, args, argnums)
     active = tuple(args[position] for position in positions)
-    tangents = (direction,) if isinstance(argnums, int) else direction
-    tangents = checked_direction(name, active, "the argument", tangents, "direction")
-    refuse_infinite(name, tangents)
+    is_one = isinstance(argnums, int)
+    direction = checked_direction(name, active[0] if is_one else active, "the argument", direction, "direction")
+    refuse_nowhere(name, direction)
+    tangents = (direction,) if is_one else direction
 
     node = None
 
@@ -312,7 +313,7 @@ def _differentiated(
     if node is not None and has_nan(gradients):
         gradients = certified(gradients, node, lambda: flattened(pull(cotangent))[0])
         gradient = unflattened(structure, gradients)
-    return derivative, gradient[0] if isinstance(argnums, int) else gradient
+    return derivative, gradient[0] if is_one else gradient
 
 
 def _checked_scalar(name: str, value: Any) -> torch.Tensor:

@@ -16,11 +16,13 @@ Tree: TypeAlias = Any
 def check_direction(name: str, direction: Tree, active: Tree) -> None:
     """Raise unless a direction has the structure, shapes and dtypes of the arguments that are differentiated.
 
-    Its numbers have to be finite, where they are known: under `jax.jit` they are not.
+    Its numbers have to be finite and not all 0, where they are known: under `jax.jit` they are not.
     """
     structures = jax.tree.structure(direction), jax.tree.structure(active)
     if structures[0] != structures[1]:  # type: ignore[operator]  # TreeDefs, for their stub perhaps None
-        raise ValueError(f"{name}: direction has the structure {structures[0]}, and the argument {structures[1]}.")
+        raise ValueError(
+            f"{name}: direction has the structure {structures[0]}; pass one with that of the argument, {structures[1]}."
+        )
     for v, x in zip(*map(jax.tree.leaves, (direction, active)), strict=True):
         if jnp.shape(v) != jnp.shape(x):
             raise ValueError(
@@ -32,10 +34,13 @@ def check_direction(name: str, direction: Tree, active: Tree) -> None:
                 f"{name}: direction has an array of dtype {has}, where the argument has {needs}; convert it by "
                 f'direction.astype("{needs}").'
             )
-    known = [v for v in jax.tree.leaves(direction) if not isinstance(v, jax.core.Tracer)]
+    leaves = jax.tree.leaves(direction)
+    known = [v for v in leaves if not isinstance(v, jax.core.Tracer)]
     with jax.ensure_compile_time_eval():  # also within a program that is being traced
         if not all(jnp.isfinite(v).all() for v in known):
             raise ValueError(f"{name}: direction has NaN or infinity, which point nowhere; pass finite numbers.")
+        if len(known) == len(leaves) and any(map(jnp.size, leaves)) and not any(map(jnp.any, leaves)):
+            raise ValueError(f"{name}: direction is 0, which points nowhere; pass other numbers, or no direction.")
 
 
 def random_direction(key: jax.Array, like: Tree) -> Tree:

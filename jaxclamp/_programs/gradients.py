@@ -107,8 +107,8 @@ def grad(
 
     Args:
       fun, argnums, has_aux: as for `jax.grad`.
-      direction: v, finite numbers in the structure of the argument, or for several ``argnums`` a tuple of such. Without
-        it, v is drawn, of numbers between -1 and 1.
+      direction: v, finite numbers, not all 0, in the structure of the argument, or for several ``argnums`` a tuple of
+        such. Without it, v is drawn, of numbers between -1 and 1.
       key: for another draw than that of ``jax.random.key(0)``, as on each device of a ``shard_map``.
 
     Returns:
@@ -118,7 +118,7 @@ def grad(
       TypeError: ``fun`` is not callable; when called, ``argnums`` does not name arguments by position, each once,
         ``direction`` has another dtype than the argument, or as `jax.grad`.
       ValueError: both ``direction`` and ``key`` are given; when called, ``direction`` has another structure than the
-        argument, or numbers that are not finite, where they are known; or as `jax.grad`.
+        argument, or numbers that are not finite, or all 0, where they are known; or as `jax.grad`.
 
     >>> def identity(x):
     ...     return jax.nn.relu(x) - jax.nn.relu(-x)
@@ -293,7 +293,11 @@ def _gradient(
                 # The program has the arrays among its arguments in this order, those in keywords last.
                 program.moves = [i in moved for i, arg in enumerate([*merged, kwargs]) for _ in split(arg)[0]]
                 result = program.run(*merged, **kwargs)
-                return result if has_aux else (result, None)
+                if not has_aux:
+                    return result, None
+                if not (isinstance(result, tuple | list) and len(result) == 2):
+                    raise TypeError(f"{name}: has_aux=True, and fun returned {type(result).__name__}; return a pair.")
+                return result
 
             value, derivative, aux = jax.jvp(of_active, active, varying_as(tangents, active), has_aux=True)
             return value, ((value, aux) if has_aux else value, derivative)
@@ -319,6 +323,6 @@ def _tangents(name: str, is_one: bool, direction: Tree, key: jax.Array | None, a
     """Return the direction as a tuple, one for each argument that is differentiated, or draw it."""
     if direction is None:
         return random_direction(jax.random.key(0) if key is None else key, active)
-    tangents = (direction,) if is_one else tuple(direction) if isinstance(direction, list) else direction
-    check_direction(name, tangents, active)
-    return tangents
+    tangents = tuple(direction) if isinstance(direction, list) and not is_one else direction
+    check_direction(name, tangents, active[0] if is_one else active)
+    return (tangents,) if is_one else tangents

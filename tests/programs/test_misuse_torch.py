@@ -99,6 +99,21 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "direction has NaN or infinity",
     ),
+    "a direction of 0": (
+        lambda: interop.grad(torch.abs, direction=torch.zeros(()))(ZERO),
+        ValueError,
+        "grad: direction is 0, which points nowhere; pass other numbers, or no direction",
+    ),
+    "directions of 0": (
+        lambda: interop.along(torch.nn.Linear(1, 1), direction=[torch.zeros(1, 1), torch.zeros(1)]).__enter__(),
+        ValueError,
+        "along: direction is 0",
+    ),
+    "a direction of another dtype": (
+        lambda: interop.along(torch.nn.Linear(1, 1, bias=False), direction=torch.ones(1, 1).double()).__enter__(),
+        ValueError,
+        "direction has a tensor of dtype torch.float64; pass one of torch.float32, that of parameters",
+    ),
     "a number for a direction": (
         lambda: interop.grad(torch.abs, direction=1.0)(ZERO),
         ValueError,
@@ -147,7 +162,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NotImplementedError,
         "has padding alone",
     ),
-    "structure": (lambda: interop.grad(torch.abs, direction=(ZERO,))(ZERO), ValueError, "structure"),
+    "structure": (
+        lambda: interop.grad(torch.abs, direction=(ZERO,))(ZERO),
+        ValueError,
+        r"direction has the structure TreeSpec\(tuple, None, \[\*\]\); pass one with that of the argument, \*",
+    ),
     "out": (
         lambda: interop.grad(lambda x: torch.maximum(x, x, out=torch.zeros(())))(ZERO),
         NotImplementedError,

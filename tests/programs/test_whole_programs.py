@@ -378,7 +378,7 @@ def of_surroundings(slope: jax.Array) -> jax.Array:
         (
             lambda: jaxclamp.grad(lambda x: x["a"], direction=1.0)({"a": 1.0}),
             ValueError,
-            r"grad: direction has the structure PyTreeDef\(\(\*,\)\), and the argument PyTreeDef\(\(\{'a': \*\},\)\)",
+            r"grad: direction has the structure PyTreeDef\(\*\); pass one with that of .* PyTreeDef\(\{'a': \*\}\)",
         ),
         (
             lambda: jaxclamp.grad(jnp.sum, direction=jnp.ones(2))(jnp.ones(3)),
@@ -396,6 +396,21 @@ def of_surroundings(slope: jax.Array) -> jax.Array:
                 lambda: jaxclamp.grad(jnp.abs, direction=np.float32("nan"))(0.0),
                 lambda: jax.jit(jaxclamp.value_and_grad(jnp.sum, direction=jnp.array([1.0, -jnp.inf])))(jnp.ones(2)),
             )
+        ),
+        *(
+            (call, ValueError, r"grad: direction is 0, which points nowhere; pass other numbers, or no direction")
+            for call in (
+                lambda: jaxclamp.grad(jnp.abs, direction=0.0)(0.0),
+                lambda: jax.jit(jaxclamp.value_and_grad(jnp.sum, direction=jnp.zeros(2)))(jnp.ones(2)),
+            )
+        ),
+        *(
+            (
+                lambda call=call: call(lambda x: 2 * x, has_aux=True)(jnp.ones(2)),
+                TypeError,
+                r"fun returned .*; return a",
+            )
+            for call in (jaxclamp.grad, jaxclamp.value_and_grad)
         ),
         (lambda: jaxclamp.grad(lambda x: x)(jnp.ones(2)), TypeError, r"scalar-output functions"),
         (lambda: jaxclamp.grad(lambda x: x)(1), TypeError, r"grad requires real- or complex-valued inputs"),
