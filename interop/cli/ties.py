@@ -1,7 +1,6 @@
 """The command that counts the ties in a function."""
 
 import contextlib
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,12 @@ def ties(function: str, files: tuple[Path, ...], influence: bool, framework: Any
         require("rich")
     with bad_usage(as_json):
         counted = function_named(function)
+        from interop._audit.restoring import restoring
         from interop.comparison.recording import computation_of
 
         call = _in_a_line(function, counted)
-        computation = computation_of("ties: MODULE:FUNCTION", call, tuple(arguments_in(files)), {}, framework)
+        with restoring():  # to find its framework, the function is called: ties are those of its first step
+            computation = computation_of("ties: MODULE:FUNCTION", call, tuple(arguments_in(files)), {}, framework)
         report = computation.framework.ties(computation.function, computation.arrays, influence)
     if as_json:
         click.echo(report.to_json())
@@ -60,9 +61,11 @@ def _in_a_line(name: str, counted: Callable[..., Any]) -> Callable[..., Any]:
     A function of a library, such as ``torch:relu``, is called from no line of the user's. And a module of torch by
     itself would be a function of its parameters.
     """
+    from interop.comparison.recording import signature_of
+
     call = lambda *args: counted(*args)  # noqa: E731  # in one line, number 1
     call.__code__ = call.__code__.replace(co_filename=name, co_firstlineno=1)
     call.__name__ = getattr(counted, "__name__", type(counted).__name__)
     with contextlib.suppress(TypeError, ValueError):  # functions in C have no signature
-        vars(call)["__signature__"] = inspect.signature(counted)
+        vars(call)["__signature__"] = signature_of(counted)
     return call

@@ -209,7 +209,7 @@ def computation_of(
 def check_call(parameter: str, f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raise if ``f`` cannot be called with as many arguments, or with these names."""
     try:
-        signature = inspect.signature(f, follow_wrapped=False)  # what wraps a function may take other arguments
+        signature = signature_of(f)
     except (TypeError, ValueError):  # functions in C have none
         return
     try:
@@ -219,6 +219,12 @@ def check_call(parameter: str, f: Callable[..., Any], args: tuple[Any, ...], kwa
         raise TypeError(
             f"{parameter} is {name}{signature}, which does not take the arguments: {error}; pass those to call it with."
         ) from None
+
+
+def signature_of(f: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, or of the ``forward`` of a module: what calls that takes any arguments."""
+    # What wraps a function may take other arguments.
+    return inspect.signature(f.forward if isinstance(f, torch.nn.Module) else f, follow_wrapped=False)
 
 
 _label = jax.tree_util.keystr

@@ -125,6 +125,13 @@ def test_ties_on_bad_usage(function: str, message: str, inputs: str) -> None:
     assert message in " ".join(result.output.split())  # click breaks lines
 
 
+@pytest.mark.usefixtures("inputs")
+def test_arguments_of_a_module_are_those_of_its_forward() -> None:
+    result = run("tying:network")
+    assert result.exit_code == 2
+    assert "MODULE:FUNCTION is Network(x, w), which does not take the arguments: missing" in in_words(result)
+
+
 @pytest.mark.parametrize("ending", ["", ".py"])
 @pytest.mark.parametrize("kind", ["ModuleNotFoundError", "AttributeError", "OSError"])
 def test_a_module_that_fails_says_where(
@@ -138,6 +145,23 @@ def test_a_module_that_fails_says_where(
     assert f'{module}.py", line 2, in <module>' in result.stderr
     assert f"{kind}: of the module" in result.stderr
     assert "Usage" not in result.stderr
+
+
+def test_a_step_of_training_is_counted_where_it_begins(tmp_path: Path) -> None:
+    """Finding out in which framework it runs takes steps, too, which leave the weights as they are."""
+    file = tmp_path / "steps.py"
+    file.write_text("""
+import torch
+weight = torch.nn.Parameter(torch.zeros(2))
+optimizer = torch.optim.SGD([weight], 1.0)
+def step():
+    loss = (weight.abs() + weight).sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+""")
+    result = run(f"{file}:step", "--json")
+    assert [(line["op"], line["tied"]) for line in strictly(result.stdout)["lines"]] == [("abs", 2)]
 
 
 def test_status_2_where_the_function_raises(inputs: str) -> None:
