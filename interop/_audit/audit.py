@@ -66,7 +66,7 @@ def audit(
       An `Audit`: per line of the source and module the elements on a tie, the gradient before and after, and a cure.
 
     Raises:
-      TypeError: ``fun`` is not callable, or a version is no text.
+      TypeError: ``fun`` is not callable, an array is not of numbers, or a version is no text.
       ValueError: there is no record of a version; or nothing that ``fun`` returned, or did, has a gradient.
       NotImplementedError: ``fun`` calls a loss that clamps inside, and cannot be called in parts; or the audit is in a
         transformation of `torch.func`; or ``fun``, or a module in it, is TorchScript, whose calls nobody sees. A
@@ -88,7 +88,8 @@ def audit(
     # Only these ops are watched: a call of another one has the same gradient in both versions.
     changed = [op for op in old.ops if old.differs(op, new)]
     watching = Watching(differentiated_by(changed), uncovered_losses(changed))
-    arguments = jax.tree.map(_to_tensor, inputs)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(inputs)
+    arguments = jax.tree.unflatten(structure, [_to_tensor(jax.tree_util.keystr(keys), leaf) for keys, leaf in leaves])
     on_cpu, on_gpus = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     total = _total(fun, arguments, before, watching)
     gradients = _gradients(total, watching)
@@ -183,10 +184,16 @@ def _total(
     return weighted_total(differentiable) if differentiable else None
 
 
-def _to_tensor(argument: Any) -> Any:
+def _to_tensor(label: str, argument: Any) -> Any:
     if not isinstance(argument, np.ndarray | np.generic):
         return argument
-    tensor = tensor_over(np.array(argument, argument.dtype.newbyteorder("=")))  # a copy, which may be overwritten
+    try:
+        tensor = tensor_over(np.array(argument, argument.dtype.newbyteorder("=")))  # a copy, which may be overwritten
+    except TypeError as error:
+        raise TypeError(
+            f"audit: argument {label} is an array of dtype {argument.dtype}, which torch does not have; pass numbers, "
+            "and texts as a list."
+        ) from error
     return tensor.requires_grad_(tensor.is_floating_point())
 
 

@@ -193,6 +193,8 @@ class Comparison:
             ]
             if self._answers_nan:
                 sentences.append("Both answer NaN, which counts as equal and hides what differs.")
+            if empty := [label for label, array in self.first.unmodified.items() if not array.size]:
+                sentences.append(f"Without elements, and compared in shape alone: {listed(empty)}.")
         if by_finding["ties"]:
             verb = "differs" if len(by_finding["ties"]) == 1 else "differ"
             sentences.append(f"{listed(by_finding['ties'])} {verb} by convention alone: under min_norm both agree.")

@@ -171,6 +171,11 @@ def test_no_floats() -> None:
     np.testing.assert_array_equal(unrelated.second.unmodified["gradient[0]"], np.zeros(5))
 
 
+def test_arrays_without_elements_are_named() -> None:
+    verdict = compare(jnp.tanh, torch.sin, F32([])).verdict
+    assert verdict.endswith("they agree. Without elements, and compared in shape alone: value, gradient[0].")
+
+
 def test_nan_in_the_same_places_agrees() -> None:
     x = F32([-1.0, 4.0])
     agreeing = compare(jnp.sqrt, torch.sqrt, x)

@@ -452,6 +452,11 @@ def test_a_probe_of_bounds_that_broadcast() -> None:
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no function": (lambda: audit(3.0, **FORWARD), TypeError, r"audit: fun is 3\.0; pass a function of torch"),
+    "texts": (
+        lambda: audit(len, {"texts": np.array(["a", "b"])}, **FORWARD),
+        TypeError,
+        r"audit: argument \[0\]\['texts'\] is an array of dtype <U1, .* pass numbers, and texts as a list",
+    ),
     "no record": (lambda: audit(abs, X, before="torch 1", after="torch 2.15"), ValueError, "no record of 'torch 1'"),
     "no gradient": (
         lambda: audit(torch.abs, torch.ones(2), **FORWARD),
@@ -555,6 +560,11 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Usage" in flat.stderr
     assert "Error: audit: nothing that was returned depends" in flat.stderr
     assert "Traceback" not in flat.stderr
+    np.savez(tmp_path / "texts.npz", x=np.array(["a"]))
+    options = ["--before", "2.13", "--inputs", str(tmp_path / "texts.npz")]
+    texts = run("trained:flat")
+    assert "Error: audit: argument [0] is an array of dtype <U1" in texts.stderr
+    assert "Traceback" not in texts.stderr
     options = ["--before", "2.13"]  # the newest version, and no arguments
     for place in ("trained", str(tmp_path / "trained.py")):
         held = run(f"{place}:held")
