@@ -127,10 +127,10 @@ def _quantile(
 
 def _equal(input: Tensor, other: Tensor) -> Places:
     # One number that differs decides: only where all are equal may a move of one change the answer.
-    return _nextafter(input, other) if torch.equal(input, other) else []
+    return _where_equal(input, other) if torch.equal(input, other) else []
 
 
-def _nextafter(input: Tensor, other: Tensor) -> Places:
+def _where_equal(input: Tensor, other: Tensor, *_: Any, **__: Any) -> Places:
     return [(operand, input == other) for operand in (input, other)]
 
 
@@ -283,7 +283,8 @@ _JUMPS: Mapping[str, Jump] = {
     **dict.fromkeys(("atan2", "arctan2"), _atan2),
     # At powers of 2 the exponent jumps, and the mantissa falls from 1 to 1/2.
     "frexp": _where(lambda x: torch.frexp(x).mantissa.abs() == 0.5),
-    "nextafter": _nextafter,
+    "nextafter": _where_equal,
+    "l1_loss": lambda input, target, *_, **__: _where_equal(input, target),  # whose second operand is no ``other``
     "equal": _equal,
     "isclose": _isclose,
     **dict.fromkeys(("quantile", "nanquantile"), _quantile),

@@ -410,6 +410,18 @@ def test_quotients_that_are_rounded_down() -> None:
     assert [(line.tied, line.elements) for line in counted.report.lines] == [(2, 3)] * 3
 
 
+def test_errors_of_0() -> None:
+    x = torch.tensor([[1.0, 1.5], [2.0, 1.0]], requires_grad=True)
+    with interop.ties() as counted:
+        torch.nn.L1Loss()(x, torch.tensor([[1.0, 2.0], [1.0, 2.0]]))
+        functional.l1_loss(input=x, target=torch.zeros(2, 2), reduction="none")
+    assert [(line.op, line.tied, line.elements) for line in counted.report.lines] == [
+        ("l1_loss", 1, 4),
+        ("l1_loss", 0, 4),
+    ]
+    assert all(line.suspect for line in counted.report.lines)
+
+
 def test_codes_of_a_fake_quantisation() -> None:
     """Halves between codes, and half a code beyond the last ones, where the gradient jumps; not further out."""
     x = torch.tensor([[-1.5, -0.5, 0.25, 1.0], [0.5, 1.0, 3.5, 4.5]], requires_grad=True)
