@@ -60,7 +60,10 @@ def _slope_by_pullback(fun: Callable[..., Any], tangents: Any, *primals: Any) ->
 
 
 class DecidedProgram(Generic[P, R]):
-    """A function whose choices are decided by the tangents in forward mode."""
+    """A function whose choices are decided by the tangents in forward mode, for one ``run``, of which it keeps notes.
+
+    Each call makes its own: another thread, or ``fun`` itself, may ask for the same gradient meanwhile.
+    """
 
     def __init__(self, fun: Callable[P, R], within: frozenset[str] = frozenset(), for_gradient: bool = False) -> None:
         self._fun = fun

@@ -130,11 +130,11 @@ def grad(
     Source: Khan and Barton, Evaluating an element of the Clarke generalized Jacobian of a composite piecewise
     differentiable function (2013); Kakade and Lee, Provably correct automatic subdifferentiation (2018).
     """
-    program, gradient = _gradient("grad", fun, argnums, has_aux, direction, key)
+    gradient = _gradient("grad", fun, argnums, has_aux, direction, key)
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        of_arguments, (result, _) = gradient(*args, **kwargs)
+        of_arguments, (program, result, _) = gradient(*args, **kwargs)
         return (of_arguments, program.result(result, *args, **kwargs)[1]) if has_aux else of_arguments
 
     return run
@@ -167,11 +167,11 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (0.0, 1.0)
     """
-    program, gradient = _gradient("value_and_grad", fun, argnums, has_aux, direction, key)
+    gradient = _gradient("value_and_grad", fun, argnums, has_aux, direction, key)
 
     @functools.wraps(fun)
     def run(*args: Any, **kwargs: Any) -> Any:
-        of_arguments, (result, _) = gradient(*args, **kwargs)
+        of_arguments, (program, result, _) = gradient(*args, **kwargs)
         return program.result(result, *args, **kwargs), of_arguments
 
     return run
@@ -237,8 +237,8 @@ def subdifferential(
         @jax.jit
         def derivatives(arrays: dict[int, Any], direction: jax.Array) -> Any:
             args, kwargs = jax.tree.unflatten(structure, [arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
-            _, gradient_of = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
-            gradient, (_, derivative) = gradient_of(*args, **kwargs)
+            gradient_of = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
+            gradient, (_, _, derivative) = gradient_of(*args, **kwargs)
             return derivative, ravel_pytree(gradient)[0]
 
         def along(direction: Any) -> Any:
@@ -270,15 +270,15 @@ def _gradient(
     has_aux: bool,
     direction: Tree,
     key: jax.Array | None,
-) -> tuple[DecidedProgram[..., Any], Callable[..., Any]]:
-    """Return the program, and a function that returns its gradient along a direction, its result and derivative."""
+) -> Callable[..., Any]:
+    """Return a function that returns the gradient along a direction, and its program with the result and derivative."""
     check_function(name, fun)
     if direction is not None and key is not None:
         raise ValueError(f"{name}: direction and key are both given; pass direction, or a key to draw one.")
-    program = DecidedProgram(fun, for_gradient=True)
     is_one = not isinstance(argnums, Sequence)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
+        program = DecidedProgram(fun, for_gradient=True)
         positions = positions_of(name, args, argnums)
         active = tuple(args[position] for position in positions)
 
@@ -314,9 +314,9 @@ def _gradient(
         # gradient has neither a test for NaN nor the two passes behind it.
         if program.has_slopes_without_bound:
             parts = mended(parts, pull, one)
-        return parts[0] if is_one else parts, result
+        return parts[0] if is_one else parts, (program, *result)
 
-    return program, gradient
+    return gradient
 
 
 def _tangents(name: str, is_one: bool, direction: Tree, key: jax.Array | None, active: Tree) -> Tree:

@@ -1,6 +1,7 @@
 """Derivatives of whole JAX programs: identities, transformations, structures, dtypes, promises, misuse."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -292,6 +293,26 @@ def test_export_with_a_top_k_of_any_k() -> None:
     shapes = jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((k,), x.dtype)
     exported = jax.export.export(jax.jit(gradient))(*shapes)
     np.testing.assert_array_equal(exported.call(x, x[:3]), x > 36)
+
+
+def in_a_thread(call: Callable[[], object]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("meanwhile", [lambda call: call(), in_a_thread], ids=["in the function", "in a thread"])
+def test_a_call_while_another_traces(meanwhile: Callable[[Callable[[], object]], None]) -> None:
+    """They have arguments of two structures, so that another leaf of them moves."""
+    zero = jnp.float32(0.0)
+
+    def of_second_leaf(x: Any, data: Any) -> Any:
+        if isinstance(x, tuple):
+            meanwhile(lambda: gradient(zero, (zero, zero)))
+        return step(jax.tree.leaves((x, data))[1])[0]
+
+    for gradient in (jaxclamp.grad(of_second_leaf), jaxclamp.value_and_grad(of_second_leaf)):
+        assert jax.tree.leaves(gradient((zero, zero), zero))[-2:] == [0.0, 1.0]
 
 
 def test_structures_and_numbers_of_arguments() -> None:
