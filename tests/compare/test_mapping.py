@@ -152,20 +152,21 @@ def test_a_report_says_where_the_order_alone_has_paired(width: int) -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"c": "a"}, "mapping names 'c', which is no parameter or module of Model"),
-        ({"a": "c"}, "mapping names 'c', which is no parameter or module of Model"),
-        ({"c": None}, "mapping names 'c', which is no parameter or module of Model"),
+        ({"c": "a"}, "mapping names 'c', which is no parameter of Model"),
+        ({"a": "c"}, "mapping names 'c', which is no parameter of Model"),
+        ({"c": None}, "mapping names 'c', which is no parameter of Model"),
         ({"a.weight": "a.bias"}, r"mapping makes a.weight of shape \(4, 4\) a.bias of shape \(4,\)"),
         ({"a.weight": ("a.kernel", (-1, 0))}, r"give the order of axes .*: \(\"a.kernel\", \(1, 0\)\)\}"),
         ({"a.weight": ("a.kernel", (0, 0))}, "give the order of axes"),
         ({"a": ("a", (1, 0))}, r"mapping makes a.bias of shape \(4,\)"),
+        ({"b": "a"}, "mapping pairs 'b' with 'a', which have no parameter of one kind: b.weight_ih_l0, .*; a.b"),
         ({"a.weight": 3}, "mapping has 3 for 'a.weight'; pass a name, or"),
         (["a"], r"mapping is \['a'\]; pass a dict"),
     ],
 )
 def test_bad_mappings(mapping: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        compare_models(port_of(a=linear()), dense("a"), X, mapping=mapping)
+        compare_models(port_of(a=linear(), b=torch.nn.GRU(4, 4)), dense("a"), X, mapping=mapping)
 
 
 def test_parameters_without_counterpart() -> None:

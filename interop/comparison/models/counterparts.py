@@ -212,6 +212,12 @@ def _overridden(first: Model, second: Model, override: Override) -> tuple[list[P
             _refuse_unknown(counterpart, second)
         if name in first_names and counterpart in second_names:  # two parameters are a pair whatever their roles are
             of_first, of_second = {"": first_names[name]}, {"": second_names[counterpart]}
+        if of_first.keys().isdisjoint(of_second):
+            in_first, in_second = (", ".join(p.name for p in of.values()) for of in (of_first, of_second))
+            raise ValueError(
+                f"compare_models: mapping pairs {name!r} with {counterpart!r}, which have no parameter of one kind: "
+                f"{in_first}; {in_second}. Pair the parameters, by these names."
+            )
         for role in of_first.keys() & of_second.keys():
             pair = _fitted(of_first[role], of_second[role], "given", order)
             if pair is None:
@@ -227,7 +233,10 @@ def _overridden(first: Model, second: Model, override: Override) -> tuple[list[P
 
 def _refuse_unknown(name: str, model: Model) -> NoReturn:
     names = ", ".join(p.name for p in model.parameters)
-    raise ValueError(f"compare_models: mapping names {name!r}, which is no parameter or module of {model}: {names}.")
+    raise ValueError(
+        f"compare_models: mapping names {name!r}, which is no parameter of {model}, nor a module that has some itself: "
+        f"{names}."
+    )
 
 
 def _fitted(first: Parameter, second: Parameter, reason: str, order: Sequence[int] | None = None) -> Pair | None:
