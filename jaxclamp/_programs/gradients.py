@@ -230,9 +230,9 @@ def subdifferential(
         draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
         _check_values((args, kwargs, draws))
 
-        # Numbers and words, by which the function may branch, stay as they are, as in `jax.grad`.
+        # What is no array of JAX stays as it is, as in `grad`: the function may branch by it, or mask by one of NumPy.
         leaves, structure = jax.tree.flatten((args, kwargs))
-        arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)}
+        arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
 
         @jax.jit
         def derivatives(arrays: dict[int, Any], direction: jax.Array) -> Any:

@@ -53,6 +53,14 @@ def test_arguments_that_are_no_arrays() -> None:
     assert sorted(gradient.item() for gradient in around.gradients) == [-4.0, 4.0]
 
 
+def test_arrays_of_numpy_stay_what_they_are() -> None:
+    """NumPy selects by a mask, and counts by numbers, as in `jaxclamp.grad`."""
+    fun = lambda x, mask, groups: jax.ops.segment_sum(jnp.abs(x[mask]), groups, int(groups.max()) + 1).max()  # noqa: E731
+    arguments = np.zeros(3, np.float32), np.array([True, False, True]), np.array([0, 1])
+    gradients = jaxclamp.subdifferential(fun)(*arguments).gradients
+    assert sorted(gradient.tolist() for gradient in gradients) == [[-1, 0, 0], [0, 0, -1], [0, 0, 1], [1, 0, 0]]
+
+
 def test_several_arguments() -> None:
     """In the order of ``argnums``; what is between them is passed on."""
     fun = lambda x, factor, y: jnp.abs(x - y[0]) + factor * y[1]  # noqa: E731
