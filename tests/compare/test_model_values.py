@@ -134,6 +134,50 @@ def test_complex_numbers_are_wider_in_float64() -> None:
     assert not compare_models(Turned(0.0), Turned(5e-4), X).agree  # 1e-7 of the value: float64 tells it from rounding
 
 
+class WithConstant(torch.nn.Module):
+    """It passes a constant that is no buffer to a module, and returns one."""
+
+    def __init__(self, constant: Any) -> None:
+        super().__init__()
+        self.layer, self.add, self.constant = linear(), Added(), constant
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.add(self.layer(x), torch.as_tensor(self.constant)), self.constant
+
+
+class Added(torch.nn.Module):
+    def forward(self, x: torch.Tensor, constant: torch.Tensor) -> torch.Tensor:
+        return x + constant
+
+
+class WithConstantInJax(nn.Module):
+    constant: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        return nn.Dense(4)(x) + self.constant, self.constant
+
+
+@pytest.mark.parametrize("one", [1.0, np.ones(4, F32), torch.ones(4)])
+def test_constants_are_compared_in_float64_too(one: Any) -> None:
+    port = WithConstant(one)
+    in_numpy = one.numpy() if isinstance(one, torch.Tensor) else one
+    for model in (WithConstant(one), WithConstantInJax(in_numpy)):
+        comparison = compare_models(port, model, X)
+        assert comparison.agree, comparison
+        assert not comparison.notes
+    assert not compare_models(WithConstant(one), WithConstant(one * (1 + 1e-5)), X).agree
+
+
+def test_results_of_two_dtypes_are_noted() -> None:
+    calls = (None, lambda model, x: model(x).bfloat16())
+    comparison = compare_models(model := linear(), model, X, calls=calls)
+    assert comparison.agree
+    (note,) = comparison.notes
+    assert note.startswith("Result 0 is of float32 in Linear (torch ")
+    assert "and of bfloat16 in Linear (torch " in note
+
+
 def test_arrays_of_another_byte_order() -> None:
     """As FITS has them."""
     swapped = X.astype(">f4")

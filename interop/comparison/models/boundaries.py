@@ -21,7 +21,7 @@ from jax.extend.core import primitives as p
 from jax.interpreters import ad, batching, mlir
 
 from interop.comparison.leaves import eps_of
-from interop.comparison.models.layers import CallRecorder, Direction, Key, Layer, Moment, Span
+from interop.comparison.models.layers import CallRecorder, Direction, Key, Layer, Moment, Span, is_result_of_numbers
 from jaxclamp._jax_versions import closed, with_parts
 from jaxclamp._transforms.jaxprs import equations, inlined
 
@@ -48,6 +48,8 @@ def new_recorder() -> CallRecorder:
     """Return a recorder for a model of JAX that is being traced."""
 
     def mark(key: Key, leaf: Any) -> Any:
+        if is_result_of_numbers(key, leaf):
+            leaf = jnp.asarray(leaf)
         if not isinstance(leaf, jax.Array):
             return None
         # Truth values that are taken are masks, which other libraries lack.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
+import numpy as np
 
 from interop.frameworks.base import Array
 
@@ -35,6 +36,13 @@ class Key(NamedTuple):
     def moment(self) -> Moment:
         """When it happens."""
         return Moment(self.layer, self.direction)
+
+
+def is_result_of_numbers(key: Key, leaf: Any) -> bool:
+    """Return whether the model itself returns it, as numbers of Python or of NumPy, which are compared like arrays."""
+    # Integers of Python are sizes and flags: dataclasses have such fields, which JAX takes for no part of a result.
+    is_of_numbers = isinstance(leaf, float | complex | np.ndarray | np.generic)
+    return is_of_numbers and key.moment == Moment(0, "outputs") and np.asarray(leaf).dtype.kind in "biufc"
 
 
 Span: TypeAlias = tuple[Moment, Moment]

@@ -256,7 +256,8 @@ class JaxModel(Model):
             passed = _with_arrays(inputs, arrays)
             result, state = self.run(recorder, values, recorder.enter("", self.model, self.name, passed), dtype)
             result = recorder.leave(result)
-            floats = [leaf for leaf in leaves_of(result) if jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.inexact)]
+            arrays_in_result = [leaf for leaf in leaves_of(result) if isinstance(leaf, jax.Array)]
+            floats = [array for array in arrays_in_result if jnp.issubdtype(array.dtype, jnp.inexact)]
             return floats, {name: array for name, array in state.items() if not self.is_trained(name)}
 
         with jax.disable_jit(False):  # else loops and conditions would ask tracers for numbers

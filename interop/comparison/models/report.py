@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 
 from interop._terminal import text_width
@@ -59,7 +60,7 @@ def reported(
 
 
 def _notes(bound: Bound) -> Iterator[str]:
-    """Note each parameter that one model alone trains, or does not require grad of, and what no precision tells."""
+    """Note parameters that one model alone trains or requires grad of, results of two dtypes, and what was refused."""
     pairs = bound.counterparts.mapping.pairs
     for pair in pairs:
         sides = [(parameter, model) for parameter, model in zip((pair.first, pair.second), bound.models, strict=True)]
@@ -75,6 +76,11 @@ def _notes(bound: Bound) -> Iterator[str]:
                 f"In {model} requires_grad is False for {listed(frozen)}, and the counterpart is trained: gradients "
                 "are compared as if both were."
             )
+    results = zip(*(model.answer(Run()).layers[0].outputs for model in bound.models), strict=True)
+    for i, dtypes in enumerate([point.value.dtype for point in points] for points in results):
+        if dtypes[0] != dtypes[1] and all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+            of_models = [f"of {dtype} in {model}" for dtype, model in zip(dtypes, bound.models, strict=True)]
+            yield f"Result {i} is {', and '.join(of_models)}."
     for model in bound.models:
         if model.refusal:
             yield f"{model} cannot be run in another precision, which would tell rounding from bugs: {model.refusal}"

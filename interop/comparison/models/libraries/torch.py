@@ -23,8 +23,19 @@ from interop._torch.private_api import (
 )
 from interop._transforms.min_norm import min_norm as under_min_norm
 from interop._transforms.ties import ties
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Moment, Point, Span, filled, leaves_of
-from interop.comparison.models.model import Call, Dtype, Model, Run, cast
+from interop.comparison.models.layers import (
+    Answer,
+    CallRecorder,
+    Key,
+    Layer,
+    Moment,
+    Point,
+    Span,
+    filled,
+    is_result_of_numbers,
+    leaves_of,
+)
+from interop.comparison.models.model import Call, Model, Run, cast
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import reseeded_in_torch
@@ -84,7 +95,7 @@ class Torch(Model):
 
     @functools.cached_property
     def layers(self) -> Sequence[Layer]:
-        recorder = _TorchRecorder({})
+        recorder = _TorchRecorder({}, None)
         with torch.no_grad():
             tensors = {p.name: tensor_over(np.array(p.value)) for p in self.parameters}
             self._call_recorded(recorder, tensors, self.inputs)
@@ -128,13 +139,14 @@ class Torch(Model):
         return recorder.leave(result) if self._names[module] else None
 
     def _run(self, run: Run) -> Answer:
-        recorder = _TorchRecorder(run.nudges or {})
+        dtype = None if run.dtype is None else getattr(torch, run.dtype.__name__)
+        recorder = _TorchRecorder(run.nudges or {}, dtype)
         trained = [p.name for p in self.parameters if p.trained]
         tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in self.values.items()}
         for name in trained:
             tensors[name].requires_grad_()
         call = under_min_norm()(self._call_recorded) if run.min_norm else self._call_recorded
-        with torch.enable_grad(), _all_in(run.dtype, recorder.note):
+        with torch.enable_grad(), _all_in(dtype, recorder.note):
             result, state = call(recorder, tensors, self._inputs_in(run.dtype), run.reseeded)
             results = [
                 leaf
@@ -234,9 +246,9 @@ class _TorchRecorder(CallRecorder):
         x ── clone ── ReLU(inplace=True) overwrites the clone ── `leave` copies it to x, and the caller gets x
     """
 
-    def __init__(self, nudges: Mapping[Key, Array]) -> None:
+    def __init__(self, nudges: Mapping[Key, Array], dtype: torch.dtype | None) -> None:
         super().__init__(self._mark, self._note_eps)
-        self._nudges = nudges
+        self._nudges, self._dtype = nudges, dtype
         self._values: dict[Key, Any] = {}
         self._gradients: dict[Key, torch.Tensor] = {}
         self.roots: list[torch.Tensor] = []
@@ -264,6 +276,8 @@ class _TorchRecorder(CallRecorder):
         return super().leave(result)
 
     def _mark(self, key: Key, leaf: Any) -> Any:
+        if is_result_of_numbers(key, leaf):
+            leaf = torch.tensor(leaf)
         if not isinstance(leaf, torch.Tensor) or (leaf.dtype == torch.bool and key.direction == "inputs"):
             return None
         if key in self._nudges:
@@ -284,7 +298,8 @@ class _TorchRecorder(CallRecorder):
     def _requiring_grad(self, leaf: torch.Tensor) -> torch.Tensor:
         if leaf.requires_grad or not leaf.is_floating_point() or not torch.is_grad_enabled():
             return leaf
-        self.roots.append(leaf.detach().requires_grad_())
+        # Of the dtype of the run, as its gradient is: torch would refuse another one for a constant of the model.
+        self.roots.append(leaf.detach().to(self._dtype or leaf.dtype).requires_grad_())
         return self.roots[-1]
 
     def filled(self) -> Sequence[Layer]:
@@ -299,16 +314,16 @@ class _TorchRecorder(CallRecorder):
 
 
 @contextlib.contextmanager
-def _all_in(dtype: Dtype, note: Callable[[torch.dtype], None]) -> Iterator[None]:
+def _all_in(dtype: torch.dtype | None, note: Callable[[torch.dtype], None]) -> Iterator[None]:
     """Let all floats be of this dtype in the block, and note which they are else; None leaves each what it is."""
     if dtype is None:
         yield
         return
     before = torch.get_default_dtype()
     # Of this dtype is also what the model makes of no array, such as a range.
-    torch.set_default_dtype(getattr(torch, dtype.__name__))
+    torch.set_default_dtype(dtype)
     try:
-        with _AllIn(torch.get_default_dtype(), note):
+        with _AllIn(dtype, note):
             yield
     finally:
         torch.set_default_dtype(before)
