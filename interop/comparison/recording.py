@@ -184,7 +184,6 @@ def computation_of(
     """Bind ``f`` to its arguments, as for `record`; errors begin with the name of the ``parameter`` that has ``f``."""
     if isinstance(f, type) and issubclass(f, torch.nn.Module):
         raise TypeError(f"{parameter} is the class {f.__name__}; pass a module of it, such as {f.__name__}().")
-    check_call(parameter, f, args, kwargs)
     call = f
     if isinstance(f, torch.nn.Module):
         if framework not in (None, "torch"):
@@ -192,6 +191,8 @@ def computation_of(
                 f"{parameter} is a torch.nn.Module, and runs in torch; it cannot be called in {framework}."
             )
         call, framework = _function_of_parameters(parameter, f, args), "torch"
+    else:  # a module takes its parameters before the arguments of its forward
+        check_call(parameter, f, args, kwargs)
     leaves, structure = jax.tree_util.tree_flatten_with_path((args, kwargs))
     # The first key is the number of the pair (args, kwargs): without it the first argument is [0], a keyword ['x'].
     labelled = {_label(path[1:]): leaf for path, leaf in leaves}
