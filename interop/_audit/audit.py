@@ -48,7 +48,8 @@ def audit(
     The code runs for real, as it was written even if it is compiled. What its optimizers write, parameters and states
     of their own, is put back at the end, and so are the buffers of modules, as the averages of a batch norm. Whatever
     else it writes stays, as gradients in ``.grad``, schedulers, and weights that it moves by hand. Calls in other
-    threads are not seen, nor are functions of lists of tensors, as ``_foreach_clamp_min``.
+    threads are not seen, nor are those in the ``backward`` of a `torch.autograd.Function`, nor functions of lists of
+    tensors, as ``_foreach_clamp_min``.
 
     Args:
       fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has
