@@ -62,9 +62,10 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     - Choices in torch's kernels: modes, ``rrelu`` in training, ``linalg.cond`` for 1 and infinity, norms and
       power-average pooling of an order below 1; the bounds ``max_norm`` in ``embedding``, and ``eps`` in
       ``cosine_similarity`` and ``gaussian_nll_loss``.
-    - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, an
-      ``autograd.Function``, as is what `wrap_for_torch` returns, TorchScript. An operator of `torch.library.custom_op`
-      has the derivative 0 in `directional_derivative`, as in `torch.func.jvp`, and an error in `grad`.
+    - What torch does not see: numbers taken out with ``item()``, masks of what ``detach()`` or ``.data`` cut off, or of
+      a gradient that `torch.autograd.grad` took without ``create_graph``, an ``autograd.Function``, as is what
+      `wrap_for_torch` returns, TorchScript. An operator of `torch.library.custom_op` has the derivative 0 in
+      `directional_derivative`, as in `torch.func.jvp`, and an error in `grad`.
     - What has no choices, and is not smooth: standard deviations of complex numbers at 0, equal singular values and
       eigenvalues, and branch cuts of complex functions.
     - Choices of a `directional_derivative`, `grad` or `subdifferential` of this package within ``fun`` among what moves
