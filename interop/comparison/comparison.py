@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """The version of what `Comparison.to_json` writes, which docs/porting.md describes."""
-_UNSEEN = "a tie that min_norm cannot see (as in a hand-written where)"
+_UNREACHED = "a tie that min_norm does not reach (as in a hand-written where, or in a block of another convention)"
 
 _STYLES: dict[Finding, str] = {
     "agrees": "green",
@@ -177,7 +177,7 @@ class Comparison:
             )
         if by_finding["port"]:
             by_value = any(not is_gradient(leaf.label) for leaf in by_finding["port"])
-            cause = "Look at the code of both." if by_value else f"Look at the code of both, or for {_UNSEEN}."
+            cause = "Look at the code of both." if by_value else f"Look at the code of both, or for {_UNREACHED}."
             sentences = [
                 "they disagree, and not by convention alone: under min_norm too they differ in "
                 f"{listed(by_finding['port'])}. {cause}"
@@ -200,7 +200,7 @@ class Comparison:
             sentences.append(f"{listed(by_finding['ties'])} {verb} by convention alone: under min_norm both agree.")
         if by_finding["hidden tie"]:
             sentences.append(
-                f"Only under min_norm they differ in {listed(by_finding['hidden tie'])}. That is {_UNSEEN}."
+                f"Only under min_norm they differ in {listed(by_finding['hidden tie'])}. That is {_UNREACHED}."
             )
         if by_finding["rounding"]:
             sentences.append(f"Both are 0 to within rounding in {listed(by_finding['rounding'])}, and differ.")

@@ -20,6 +20,7 @@ F32 = np.float32
 
 WEIGHTS = np.array([[108, 111, 181, 128, 131], [101, 171, 76, 136, 191]]) / 128
 """Of the first numbers in the first two leaves."""
+UNREACHED = "a tie that min_norm does not reach (as in a hand-written where, or in a block of another convention)"
 
 
 def by_label(comparison: Comparison) -> dict[str, Any]:
@@ -89,13 +90,17 @@ def test_ties_are_told_from_bugs(
             jax_clip,
             torch_clip_with_a_wrong_gradient,
             "they disagree, and not by convention alone: under min_norm too they differ in gradient[0]. Look at the "
-            "code of both, or for a tie that min_norm cannot see (as in a hand-written where).",
+            f"code of both, or for {UNREACHED}.",
         ),
         (
             jax_steep,
             torch_steep,
-            "they agree. Only under min_norm they differ in gradient[0]. That is a tie that min_norm cannot see (as in "
-            "a hand-written where).",
+            f"they agree. Only under min_norm they differ in gradient[0]. That is {UNREACHED}.",
+        ),
+        (
+            jax_clip,
+            interop.min_norm(ties="balanced")(torch_clamp),
+            f"they agree. Only under min_norm they differ in gradient[0]. That is {UNREACHED}.",
         ),
     ],
 )
