@@ -144,13 +144,23 @@ def _norm(input: Tensor, p: Any = 2, dim: Any = None, *_: Any, is_decided: bool 
     order = kwargs.get("ord", p)
     if order == "nuc":
         return _matrix_norm(input, order, (-2, -1) if dim is None else dim)
-    # Those of order 1 and infinity are choices, which are decided. So are those between, along a direction.
-    if order in (1, math.inf, -math.inf):
-        return []
-    if order not in ("fro", None) and order < 1:
+    is_extremum = order in (math.inf, -math.inf)
+    if order not in ("fro", None) and order < 1 and not is_extremum:
         return [(input, input == 0)]  # at an element of 0 they jump, or have no slope
-    at_0 = (input == 0).all() if dim is None else (input == 0).all(dim, keepdim=True)
-    return [] if is_decided else [(input, at_0)]
+    if is_decided:  # those of order 1 and infinity are choices, and those between turn at 0 alone
+        return []
+    axes = tuple(range(input.dim())) if dim is None else dim
+    if order == 1:
+        return [(input, (input == 0).any(axes, keepdim=True))]
+    if not is_extremum:
+        return [(input, (input == 0).all(axes, keepdim=True))]
+    sizes = input.abs()
+    extremum = (sizes.amax if order > 0 else sizes.amin)(axes, keepdim=True)
+    return [(input, (extremum == 0) | ((sizes == extremum).sum(axes, keepdim=True) > 1))]
+
+
+def _distance(input: Tensor, other: Tensor, p: Any = 2) -> Places:
+    return [(operand, at) for _, at in _norm(input - other, p) for operand in (input, other)]
 
 
 def _mode(input: Tensor, dim: int = -1, *_: Any, **__: Any) -> Places:
@@ -301,6 +311,7 @@ _JUMPS: Mapping[str, Jump] = {
     "searchsorted": lambda sorted_sequence, input, *_, **__: _among(input, sorted_sequence),
     **dict.fromkeys(("std", "std_mean"), _deviation),
     **dict.fromkeys(("norm", "vector_norm", "linalg_vector_norm"), _norm),
+    "dist": _distance,
 }
 
 

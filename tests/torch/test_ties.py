@@ -422,6 +422,20 @@ def test_errors_of_0() -> None:
     assert all(line.suspect for line in counted.report.lines)
 
 
+@pytest.mark.parametrize(
+    ("order", "tied"), [(1, 2), (2, 1), (torch.inf, 2), (-torch.inf, 3)], ids=["1", "2", "infinity", "minus infinity"]
+)
+def test_where_norms_turn(order: float, tied: int) -> None:
+    """At rows of zeros, and by the order at those with a zero or with two extrema."""
+    x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, -1.0], [1.0, 2.0]], requires_grad=True)
+    with interop.ties() as counted:
+        torch.linalg.vector_norm(x, order, dim=1)
+        torch.dist(x[0], torch.zeros(2), order)
+        torch.dist(x[3], torch.zeros(2), order)
+    lines = [(line.op, line.tied, line.elements) for line in counted.report.lines]
+    assert lines == [("vector_norm", tied, 4), ("dist", 1, 1), ("dist", 0, 1)]
+
+
 def test_codes_of_a_fake_quantisation() -> None:
     """Halves between codes, and half a code beyond the last ones, where the gradient jumps; not further out."""
     x = torch.tensor([[-1.5, -0.5, 0.25, 1.0], [0.5, 1.0, 3.5, 4.5]], requires_grad=True)
