@@ -60,7 +60,7 @@ class along(AroundCalls):  # noqa: N801  # it is used as a function
     The loss is computed once, with choices decided along the direction: it may differ from the usual one by rounding,
     and where a choice jumps, as that of an expert among equal ones, it is that of the piece that is entered.
     Where a branch that is not taken would make a gradient NaN, the loss gets its true gradients when the block ends, or
-    in a backward pass in the block, if it is one number. It can be differentiated once, then.
+    in a backward pass in the block, if it has one element. It can be differentiated once, then.
 
     Args:
       parameters: a module, or tensors, such as parameters and inputs together.

@@ -302,7 +302,7 @@ class Losses:
     gradients of each loss, and it becomes a function of the leaves that has these gradients. What else the block leaves
     keeps its graph, without a guard.
 
-    A loss is a number that the block leaves. A slope shows in the tangents of the result of a function
+    A loss is a tensor of one number that the block leaves. A slope shows in the tangents of the result of a function
     without bound: they are not finite. Or it is that of another function, behind a constant that is not finite, such as
     a missing target: then the values are not finite where they are left out.
     """
@@ -324,7 +324,7 @@ class Losses:
                 self._settle_slopes()
         if not is_transformed():
             tensors = (x for x in operands(result) if isinstance(x, Tensor))
-            self._numbers += [weakref.ref(x) for x in tensors if not x.dim() and x.requires_grad]
+            self._numbers += [weakref.ref(x) for x in tensors if x.numel() == 1 and x.requires_grad]
 
     def settle(self, complete: Callable[[Tensor], Any]) -> None:
         """Find the gradients of the losses, if there are slopes that want it; ``complete`` gives late tangents."""
@@ -410,4 +410,4 @@ class _Settled(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, cotangent: Tensor) -> Any:
-        return (None, None, *(cotangent * gradient for gradient in ctx.gradients))
+        return (None, None, *(cotangent.reshape(()) * gradient for gradient in ctx.gradients))

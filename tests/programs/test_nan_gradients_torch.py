@@ -476,6 +476,15 @@ def test_a_number_whose_graph_is_gone_is_left_alone() -> None:
         mean.backward()
 
 
+def test_a_loss_of_one_element() -> None:
+    """Not of a number without axes alone: ``keepdim`` and losses of a batch of one have such."""
+    x = PAIR.clone().requires_grad_()
+    with interop.along(x):
+        loss = torch.where(x > 1, x.sqrt(), 0.0).reshape(1, 2).sum(1, keepdim=True)
+    (2 * loss).backward()
+    same(x.grad, [0.0, 0.5])
+
+
 def test_a_view_is_as_it_is() -> None:
     x = PAIR.clone().requires_grad_()
     with interop.along(x):
