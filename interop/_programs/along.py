@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, final
@@ -12,7 +13,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from interop._programs.choices import roots
+from interop._programs.choices import quadratic_forms
 from interop._programs.decided import BACKWARD, Decided, operands
 from interop._programs.directions import (
     Drawn,
@@ -190,8 +191,8 @@ class _Along(Decided):
         self._tangents = tangents
         self._directions = directions
         self._tape = Tape(directions)
-        self._roots_passed: MutableMapping[torch.Tensor, None] = WeakTensorKeyDictionary()
-        """The tensors of which a root would find all tangents that it reads."""
+        self._passed = weakref.WeakSet[Any]()
+        """The forms and selections of which a root would find all tangents that it reads."""
         self._parts = defaultdict[torch.Tensor, list[torch.Tensor]](list)
         """Maps what parameters show the memory of, as a rule themselves, to these."""
         for parameter in directions:
@@ -260,7 +261,7 @@ class _Along(Decided):
             return result
         # torch.func allows `requires_grad_` in a block of its own, which a backward pass would end.
         if func is not torch.Tensor.requires_grad_:
-            for needed in (y for x in tensors for y in (x, *roots.behind(x, self._roots_passed))):
+            for needed in (y for x in tensors for y in (x, *quadratic_forms.behind(x, self._passed))):
                 outside_of_transformations(self._tangents.depth, self.complete, needed)
         return call()
 

@@ -23,6 +23,7 @@ from interop._programs.choices import (
     kinks,
     losses,
     pooling,
+    quadratic_forms,
     records,
     recurrent,
     reductions,
@@ -79,12 +80,13 @@ class Decided(Block):
             if remaining := at if choice is None else undecided(at):
                 _warn_on_jump(name, remaining, args, kwargs)
         if choice and is_moving:
-            return _chosen(func, choice, args, kwargs)
-        if choice:
-            self.on_choice_of_torch(func, args, kwargs)
-        # The usual case, and the only fast one.
-        result = (func if are_late() else _CALLED.get(func, func))(*args, **kwargs)
-        if watch := roots.WATCHED.get(in_torch):
+            result = _chosen(func, choice, args, kwargs)
+        else:
+            if choice:
+                self.on_choice_of_torch(func, args, kwargs)
+            # The usual case, and the only fast one.
+            result = (func if are_late() else _CALLED.get(func, func))(*args, **kwargs)
+        if watch := quadratic_forms.WATCHED.get(in_torch):
             watch(result, *args, **kwargs)
         return result
 
@@ -315,6 +317,9 @@ _CHOICES_BY_NAME_OR_IN_PLACE: dict[str, Function] = {
     **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _CHOICES_BY_NAME.items() if in_place(name)},
 }
 # Around the forms in place, not within: these choose by a copy, of which it is not known that it is a sum of squares.
+_CHOICES_BY_NAME_OR_IN_PLACE |= {
+    **{f"{name}_": roots.overwriting(f"{name}_", _CHOICES_BY_NAME[name]) for name in ("sqrt", "pow")},
+}
 _CHOICES_BY_NAME_OR_IN_PLACE |= {
     name: roots.comparing(name, choice)
     for name, choice in _CHOICES_BY_NAME_OR_IN_PLACE.items()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from interop._programs.choices import roots
+from interop._programs.choices import quadratic_forms
 from interop._torch.private_api import COMPILED, is_forward_mode, is_transformed
 
 _WITHOUT_FORWARD_MODE = (
@@ -72,15 +72,21 @@ _AT_WORK = (
     "the other block of along or of forward_ad.dual_level first; for torch.func.linearize, call torch.func.jvp."
 )
 _LEVEL = threading.RLock()
+_DEPTH = 0
+"""How many blocks are entered, each within the one before."""
 
 
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[None]:
     """Let no other thread enter, which torch would give the same tangents: of two that come at once, refuse one."""
+    global _DEPTH
     if not _LEVEL.acquire(blocking=False):
         raise RuntimeError(_AT_WORK.format(name))
+    _DEPTH += 1
     try:
         yield
     finally:
-        roots.forget()
+        _DEPTH -= 1
+        if not _DEPTH:  # a block around this one may still take the root of a form
+            quadratic_forms.forget()
         _LEVEL.release()

@@ -45,7 +45,7 @@ def directional_derivative(fun: Callable[..., R], inputs: Tree, directions: Tree
     smooth but for choices, and continuous. The choices are comparisons, and so `torch.where`, masks, and an ``if`` on
     the outcome; maximum, minimum, clamp, abs, sign and the activations made of them; extrema along axes, sort, topk,
     medians and quantiles, cumulative extrema, max pooling, ``scatter_reduce``; norms of order 1 or more, standard
-    deviations and roots of sums of squares, as ``(x * x + y * y).sqrt()``; losses with a margin or an absolute value;
+    deviations and roots of quadratic forms, as ``(x * x + y * y).sqrt()``; losses with a margin or an absolute value;
     and what jumps: rounding, remainders, rounded quotients, conversions to integers, signs and angles, ``bucketize``
     and ``searchsorted``, ``isclose``, ``allclose`` and ``equal``, and whether a tensor itself is zero, as in ``if x``,
     ``any`` and ``nonzero``; all as functions, methods, in-place forms and modules. Where the function itself jumps, the

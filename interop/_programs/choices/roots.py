@@ -1,296 +1,32 @@
-"""Roots of sums of squares: norms that are written by hand, as ``x.pow(2).sum().sqrt()`` or ``(x * x + y * y) ** 0.5``.
+"""Roots of quadratic forms: norms that are written by hand, as ``x.pow(2).sum().sqrt()`` or ``(x * x + y * y) ** 0.5``.
 
 At 0 torch makes NaN of them, as the infinite slope of the root meets the slope 0 of the squares. Here they are what
-`torch.linalg.vector_norm` is in `reductions.py`: where all elements are 0 and move by v, the linear piece with the
-gradient that the norm has at v. A standard deviation is such a root too.
+`torch.linalg.vector_norm` is in `reductions.py`. Say q is a quadratic form of elements that are 0 and move by v, and
+q(v, x) is its bilinear form. Then the root of q(x) is taken for its linear piece at v, ``x -> q(v, x) / sqrt(q(v))``.
+A standard deviation is such a root too.
 
-A root sees a sum of 0, but not of what. So the block keeps for each square of what elements it is, and how it is
-computed of them, and the same for what linear functions make of squares. Of ``s = (x * x).sum() + 4 * y * y``, for
-example, that is the function from x and y to s. Of what is selected of sums, as the smallest of several, the block
-keeps how: ``sqrt(min(s))`` is ``min(sqrt(s))``, of norms, whose tangents say which is the smallest at 0.
+Of what is selected of forms, as the smallest of several, it is kept how: ``sqrt(min(s))`` is ``min(sqrt(s))``, of
+roots, whose tangents say which is the smallest at 0.
 """
 
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch.nn import functional
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from interop._programs.dual_fast_paths import as_floats
-from interop._programs.order import are_late, may_be_at, moves, value_and_tangent, value_of
+from interop._programs.choices.quadratic_forms import Form, Selection, form_of, keep, known_as, square
+from interop._programs.order import may_be_at, moves, value_and_tangent, value_of
+from interop._torch.forms import overwrite
 from interop._torch.in_numpy import is_any
-from interop._torch.private_api import flattened, operators_named, version_of, whole_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
 Tensor = torch.Tensor
 Function = Callable[..., Any]
-
-
-class Squares(NamedTuple):
-    """A sum of squares, with weights that are not negative: a quadratic form q of the elements of several tensors."""
-
-    elements: tuple[Tensor, ...]
-    form: Callable[..., Tensor]
-    """Computes the sum of these tensors, or of others in their place."""
-    constants: tuple[Tensor, ...] = ()
-    """What is added on the way, and is no square: if it moves, the sum is none of squares. A weight may move.
-
-    Nor is it if the constant has a tangent of 0: that of ``2 * x * y``, as of a square, is 0 where x and y are.
-    """
-    beside: tuple[Tensor, ...] = ()
-    """All that is read beside the elements: constants, weights, masks and indices."""
-
-
-class Selection(NamedTuple):
-    """What is taken of sums of squares, as the smallest of several: its root is what is taken of their roots."""
-
-    elements: tuple[Tensor, ...]
-    """The tensors that it is taken of, not all of which need be sums of squares."""
-    of_roots: Callable[[Callable[[Any], Any]], Tensor]
-    """Takes it of what a function makes of these tensors, and of the numbers beside them."""
-    beside: tuple[Tensor, ...] = ()
-    """What is read beside: masks and indices."""
-
-
-_KNOWN: MutableMapping[Tensor, tuple[Squares | Selection, list[int]]] = WeakTensorKeyDictionary()
-"""Maps a tensor to the sum or the selection that it is, and to the state in which it was computed."""
-_MULTIPLES: MutableMapping[Tensor, tuple[Real, weakref.ref[Tensor], list[Any]]] = WeakTensorKeyDictionary()
-"""Maps ``c * x``, for a number c that is not negative, to c, the tensor whose memory x shows, its part and state."""
-
-
-def _state(*tensors: Tensor) -> list[int]:
-    """Return what changes where a tensor is overwritten, and between a block of `torch.no_grad` and outside of it.
-
-    A sum that was computed in such a block is a constant to a root behind it, although its elements are none.
-    """
-    return [torch.is_grad_enabled(), *map(version_of, tensors)]
-
-
-def _keep(result: Tensor, known: Squares | Selection | None) -> None:
-    if known is not None:
-        _KNOWN[result] = known, _state(*known.elements, *known.beside, result)
-
-
-def forget() -> None:
-    """Forget all sums of a block that is left: what they are made of would live as long as they do."""
-    _KNOWN.clear()
-    _MULTIPLES.clear()
-
-
-def _known(x: Any) -> Squares | Selection | None:
-    """Return what is known of ``x``, if it still holds."""
-    known, state = _KNOWN.get(x, (None, [])) if _KNOWN and isinstance(x, Tensor) else (None, [])
-    return known if known and state == _state(*known.elements, *known.beside, x) else None
-
-
-def _squares_in(x: Any) -> Squares | None:
-    """Return the sum that ``x`` is, if that is known and still holds."""
-    squares = _known(x)
-    if not isinstance(squares, Squares):
-        return None
-    return squares if are_late() or not any(map(moves, squares.constants)) else None
-
-
-def behind(x: Tensor, passed: MutableMapping[Tensor, None]) -> Iterator[Tensor]:
-    """Yield the tensors whose tangents a root of ``x`` reads beside that of ``x``, unless they are behind one passed.
-
-    What is passed on the way is noted: a loop may select of its last result many times.
-    """
-    pending = [x] if _KNOWN else []
-    while pending:
-        tensor = pending.pop()
-        known, _ = _KNOWN.get(tensor, (None, []))
-        if known is None or tensor in passed:
-            continue
-        passed[tensor] = None
-        yield from known.elements
-        if isinstance(known, Squares):
-            yield from known.constants
-        else:
-            pending += known.elements
-
-
-# What is kept: for the arguments of a function of torch the squares that it adds up, or None.
-
-
-def _form(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squares | None:
-    if not isinstance(input, Tensor) or not input.is_floating_point():
-        return None  # complex numbers have a sum of 0 elsewhere too, as 1 + 1j ** 2
-    return Squares((input,), lambda x: function(x, *args, **kwargs))
-
-
-def _product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
-    """Take the square of one tensor, or ``c * x * x``, or a sum of squares with a weight."""
-    first, second = factors = (*args, *kwargs.values())
-    if _are_same(first, second):
-        return _form(lambda x: function(x, x), first)
-    for x, multiple in (factors, factors[::-1]):
-        if (number := _number_times(x, multiple)) is not None:
-            return _form(lambda x: number * x * x, x)
-    for i, weight in ((0, second), (1, first)):
-        if _squares_in(factors[i]) and _is_weight(weight, factors[i]):
-            return _linear([i], function, *factors)
-    return None
-
-
-def _number_times(x: Any, multiple: Any) -> Any:
-    """Return the number c if ``multiple`` is ``c * x``."""
-    if not (isinstance(x, Tensor) and isinstance(multiple, Tensor) and multiple in _MULTIPLES):
-        return None
-    number, whole, state = _MULTIPLES[multiple]
-    return number if whole() is whole_of(x) and state == [*_part(x), *_state(x, multiple)] else None
-
-
-def _quotient(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
-    dividend, divisor = *args, *(kwargs.pop(name) for name in ("input", "other") if name in kwargs)
-    is_scaled = _squares_in(dividend) and _is_weight(divisor, dividend)
-    return _linear([0], function, dividend, divisor, **kwargs) if is_scaled else None
-
-
-def _is_weight(x: Any, weighted: Any) -> bool:
-    """Return whether a root of the product of ``x`` and the sum of squares is a norm, with x in its form."""
-    if not isinstance(x, Tensor):
-        return isinstance(x, Real) and float(x) >= 0
-    if x.is_complex() or not (is_plain(x) or is_on_gpu(x)):
-        return False  # a graph that is traced has no numbers yet
-    # Where a weight of 0 moves and the sum of squares is not 0, the slope of the root is infinite.
-    return not is_any((x <= 0) & (weighted != 0) | (x < 0) if moves(x) else x < 0)
-
-
-def _inner_product(function: Function, *args: Any, **kwargs: Any) -> Squares | None:
-    first, second = *args, *kwargs.values()  # torch calls the second one tensor, tensor2 or other
-    return _form(lambda x: function(x, x), first) if _are_same(first, second) and first.dim() == 1 else None
-
-
-def _squared_error(function: Function, input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Squares | None:
-    """Take the squares of the differences of two tensors, a form of both: it is 0 where they are equal."""
-    if kwargs.get("weight") is not None or input.is_complex() or target.is_complex():
-        return None
-    return Squares(as_floats(input, target), lambda x, y: function(x, y, *args, **kwargs))
-
-
-def _are_same(x: Any, y: Any) -> bool:
-    """Return whether two operands are one tensor, or the same part of one, as in ``x[0] * x[0]``."""
-    if x is y or not (isinstance(x, Tensor) and isinstance(y, Tensor)) or x._base is None or x._base is not y._base:
-        return x is y
-    return _part(x) == _part(y)
-
-
-def _part(x: Tensor) -> tuple[Any, ...]:
-    """Return which part a tensor is of what it shows the memory of."""
-    return x.shape, x.stride(), x.storage_offset(), x.dtype, x.is_neg(), x.requires_grad
-
-
-def _linear(terms: Sequence[int], function: Function, *args: Any, **kwargs: Any) -> Squares | None:
-    """Take what a function makes of the arguments at ``terms``, in which it is linear, if some are sums of squares.
-
-    The others of these are constants, which count as 0: where they are not, the result is not 0 where all elements are.
-
-    Of ``add(s, c)``, where ``s = x * x`` is such a sum and c is none, it is the form x -> add(x * x, 0 * c), with the
-    constant c. Of ``where(mask, s, c)``, whose terms are the arguments 1 and 2, the mask stays as it is.
-    """
-    sums = {i: squares for i in terms if i < len(args) and (squares := _squares_in(args[i]))}
-    if not sums or "alpha" in kwargs:
-        return None
-
-    constants = {i: arg for i, arg in enumerate(args) if i not in sums}  # the sums themselves need no memory then
-
-    def form(*elements: Tensor) -> Tensor:
-        remaining = iter(elements)
-        operands = {i: 0 * arg if i in terms else arg for i, arg in constants.items()}
-        operands |= {i: squares.form(*(next(remaining) for _ in squares.elements)) for i, squares in sums.items()}
-        return function(*(operands[i] for i in range(len(operands))), **kwargs)
-
-    return Squares(
-        tuple(x for squares in sums.values() for x in squares.elements),
-        form,
-        (
-            *(x for squares in sums.values() for x in squares.constants),
-            *(arg for i, arg in constants.items() if i in terms and isinstance(arg, Tensor)),
-        ),
-        (*(x for squares in sums.values() for x in squares.beside), *_tensors_in(constants, kwargs)),
-    )
-
-
-def _tensors_in(*arguments: Any) -> tuple[Tensor, ...]:
-    """Return the tensors among arguments, also those in a tuple of indices."""
-    return tuple(x for x in flattened(arguments)[0] if isinstance(x, Tensor))
-
-
-def _taken(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Squares | Selection | None:
-    """Take what a function only moves, as `reshape`: a sum of squares, or what is taken of such."""
-    if not isinstance(_known(input), Selection):
-        return _linear([0], function, input, *args, **kwargs)
-    return Selection((input,), lambda root: function(root(input), *args, **kwargs), _tensors_in(args, kwargs))
-
-
-def _joined(function: Function, tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Squares | None:
-    """Take what is joined of sums of squares and others, in which a function of a list of tensors is linear."""
-
-    def of_tensors(*tensors: Tensor) -> Tensor:
-        result: Tensor = function(tensors, *args, **kwargs)
-        return result
-
-    return _linear(range(len(tensors)), of_tensors, *tensors)
-
-
-_MAKERS: Mapping[str, Callable[..., Squares | Selection | None]] = {
-    **dict.fromkeys(("square", "var"), _form),
-    **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
-    **dict.fromkeys(("dot", "matmul", "inner", "vdot"), _inner_product),
-    "mse_loss": _squared_error,
-    "add": functools.partial(_linear, (0, 1)),
-    "where": functools.partial(_linear, (1, 2)),
-    "masked_fill": functools.partial(_linear, (0, 2)),
-    **dict.fromkeys(("sum", "mean", "cumsum", "trace", "sum_to_size"), functools.partial(_linear, (0,))),
-    **dict.fromkeys(
-        (
-            *("reshape", "view", "flatten", "squeeze", "unsqueeze", "expand", "repeat", "transpose"),
-            *("t", "permute", "movedim", "swapaxes", "flip", "clone", "contiguous", "select", "narrow", "diagonal"),
-            *("__getitem__", "gather", "index_select", "take_along_dim", "masked_select", "unflatten"),
-            *("numpy_T", "mT", "slice", "index", "alias", "_unsafe_view"),  # in graphs of operators
-        ),
-        _taken,
-    ),
-    **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack"), _joined),
-}
-
-
-def _watched() -> Iterator[tuple[Function, Function]]:
-    watches: dict[str, Function] = {name: functools.partial(_watch, maker) for name, maker in _MAKERS.items()}
-    for attribute in (torch.Tensor.T.__get__, torch.Tensor.mT.__get__):  # type: ignore[attr-defined]
-        yield attribute, functools.partial(watches["transpose"], attribute)
-    for name, watch in {**watches, "mul": _watch_product, "multiply": _watch_product}.items():
-        functions = (getattr(home, name, None) for home in (torch, torch.Tensor, functional))
-        for function in (*filter(None, functions), *operators_named(name)):
-            yield function, functools.partial(watch, function)
-
-
-def _watch(maker: Function, function: Function, result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
-    if out is None:
-        _keep(result, maker(function, *args, **kwargs))
-
-
-def _watch_product(function: Function, result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
-    """Keep what square or weighted sum the result is, or of which tensor it is a multiple."""
-    _watch(_product, function, result, *args, out=out, **kwargs)
-    first, second = *args, *kwargs.values()
-    for number, x in ((first, second), (second, first)):
-        if out is None and isinstance(x, Tensor) and isinstance(number, Real) and _is_weight(number, x):
-            _MULTIPLES[result] = number, weakref.ref(whole_of(x)), [*_part(x), *_state(x, result)]
-
-
-WATCHED: Mapping[Function, Function] = dict(_watched())
-"""Maps a function of torch to what sees its result, and its arguments."""
-
-
-# Where a choice is made.
 
 
 def selecting(choice: Function) -> Function:
@@ -302,9 +38,9 @@ def selecting(choice: Function) -> Function:
     @functools.wraps(choice)
     def chosen(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         result = choice(input, *args, **kwargs)
-        if _known(input):
+        if known_as(input):
             selection = Selection((input,), lambda root: values_in(choice(root(input), *args, **kwargs)))
-            _keep(values_in(result), selection)
+            keep(values_in(result), selection)
         return result
 
     return chosen
@@ -314,21 +50,21 @@ def comparing(name: str, choice: Function) -> Function:
     """Return the choice called ``name`` between a tensor and its bounds, whose results are known to roots.
 
     A sum of squares is not negative, and what counts is where it is 0. There a bound of 0 or less below it leaves it as
-    it is, and so does a positive one above it.
+    it is, and so does a positive one above it. Other forms may be negative a step away.
     """
     is_bounded_above = name.removesuffix("_") in ("minimum", "fmin", "clamp_max")
 
     @functools.wraps(choice)
     def chosen(input: Any, *args: Any, **kwargs: Any) -> Tensor:
-        if not any(map(_known, (input, *args, *kwargs.values()))):
+        if not any(map(known_as, (input, *args, *kwargs.values()))):
             result: Tensor = choice(input, *args, **kwargs)
             return result
         is_overwritten = name.endswith("_") or any(argument is True for argument in (*args, *kwargs.values()))
         before = _copy(input) if is_overwritten else input
         above = (*args[1:], *(x for key, x in kwargs.items() if key.startswith("max")))
         compared = (before, *args[:1], *(x for key, x in kwargs.items() if not key.startswith("max")))
-        sums = [(x.shape, squares) for x in compared if (squares := _squares_in(x))]
-        below = [x for x in compared if not _squares_in(x)]
+        squares = [(x.shape, form) for x in compared if (form := form_of(x)) and form.is_square]
+        below = [x for x in compared if not ((form := form_of(x)) and form.is_square)]
         if is_bounded_above:
             above, below = (*above, *below), []
 
@@ -338,15 +74,15 @@ def comparing(name: str, choice: Function) -> Function:
             return result
 
         result = choice(input, *args, **kwargs)
-        is_the_sum = [shape for shape, _ in sums] == [result.shape]
+        is_the_square = [shape for shape, _ in squares] == [result.shape]
         is_unbounded_at_0 = all(_is_constant(bound, lambda bound: bound <= 0) for bound in below) and all(
             _is_constant(bound, lambda bound: bound > 0) for bound in above
         )
-        if is_the_sum and is_unbounded_at_0:
-            _keep(result, sums[0][1])
+        if is_the_square and is_unbounded_at_0:
+            keep(result, squares[0][1])
         else:
             tensors = tuple(x for x in (before, *args, *kwargs.values()) if isinstance(x, Tensor))
-            _keep(result, Selection(tensors, of_roots))
+            keep(result, Selection(tensors, of_roots))
         return result
 
     return chosen
@@ -355,20 +91,36 @@ def comparing(name: str, choice: Function) -> Function:
 def _copy(x: Tensor) -> Tensor:
     """Return a copy of which the same is known."""
     copy = x.clone()
-    _keep(copy, _known(x))
+    keep(copy, known_as(x))
     return copy
 
 
 def _is_constant(bound: Any, is_inactive_at_0: Callable[[Any], Any]) -> bool:
-    """Return whether a bound does not move, and nowhere counts where the sum is 0; None bounds nothing."""
+    """Return whether a bound does not move, and nowhere counts where the form is 0; None bounds nothing."""
     if isinstance(bound, Tensor):
         has_numbers = is_plain(bound) or is_on_gpu(bound)
         return not moves(bound) and has_numbers and not is_any(~is_inactive_at_0(bound))
     return bound is None or (isinstance(bound, Real) and bool(is_inactive_at_0(float(bound))))
 
 
+def overwriting(name: str, choice: Function) -> Function:
+    """Return the form of a root, called ``name``, that overwrites its first argument."""
+
+    def overwritten(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        known = known_as(input)  # before it is overwritten
+
+        def of_copy(copy: Tensor) -> Tensor:
+            keep(copy, known)
+            result: Tensor = choice(copy, *args, **kwargs)
+            return result
+
+        return overwrite(name, of_copy, input)
+
+    return overwritten
+
+
 def sqrt(input: Tensor) -> Tensor:
-    """Take the root, which of a sum of squares is a norm."""
+    """Take the root, which of a quadratic form is linear at 0."""
     return _root(torch.sqrt, input)
 
 
@@ -378,7 +130,7 @@ def pow(input: Any, exponent: Any) -> Tensor:
         return _root(lambda x: torch.pow(x, exponent), input)
     result: Tensor = torch.pow(input, exponent)
     if isinstance(exponent, int | float) and exponent == 2:
-        _keep(result, _form(torch.square, input))
+        keep(result, square(torch.square, input))
     return result
 
 
@@ -387,42 +139,55 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     if not may_be_at(result, 0.0):
         return result
     value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
-    if _known(input) is None:
+    if (known := known_as(input)) is None:
         return result
+    signed = _signed_root(in_torch, input)
+    if isinstance(known, Form) and known.is_square:
+        return signed
+    value, tangent = value_and_tangent(signed)
+    return _with_piece(in_torch, input, (value > 0) | ((value == 0) & (tangent >= 0)), signed)
+
+
+def _signed_root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
+    """Take the root of a form or a selection, and minus that of its size where it is negative, or a step makes it so.
+
+    So roots are ordered as what they are taken of: of ``minimum(x * y, z * z)`` at 0, along (1, -1, 2), x * y is the
+    smaller one, and its root has the slope -1, and that of z * z the slope 2.
+    """
+    signed = functools.partial(_signed_root_of_number, in_torch)
     # Each root once, and no recursion: a loop may select of its last result many times.
     root_by_id = dict[int, Tensor]()
     pending = [input]
     while pending:
-        x, known = pending[-1], _known(pending[-1])
+        x, known = pending[-1], known_as(pending[-1])
         if isinstance(known, Selection) and may_be_at(x, 0.0):
             if needed := [y for y in known.elements if id(y) not in root_by_id]:
                 pending += needed
                 continue
             piece = known.of_roots(functools.partial(_root_of_operand, root_by_id))
-            root = _with_piece(in_torch, x, value_of(x) == 0, piece)
+            root = _with_piece(signed, x, value_of(x) == 0, piece)
+        elif isinstance(known, Form) and may_be_at(x, 0.0) and (piece_at_0 := _piece_at_0(known)):
+            at_0, piece = piece_at_0
+            root = _with_piece(in_torch if known.is_square else signed, x, (value_of(x) == 0) & at_0, piece)
         else:
-            # What is no sum of squares is beyond one, where it is negative, as 0 is.
-            root = _root_of_sum(in_torch, x) if known else in_torch(x.clamp(min=0))
+            root = signed(x)
         root_by_id[id(pending.pop())] = root
     return root_by_id[id(input)]
 
 
+def _signed_root_of_number(in_torch: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    is_negative = value_of(x) < 0
+    root_of_size = in_torch(torch.where(is_negative, -x, x) + 0.0)  # torch's root falls where -0.0 rises
+    return torch.where(is_negative, -root_of_size, root_of_size)
+
+
 def _root_of_operand(root_by_id: Mapping[int, Tensor], operand: Any) -> Any:
-    """Take the root of what a sum of squares was compared to, or is; negative numbers are beyond it as 0 is."""
+    """Take the root of what a form was compared to, or is, as `_signed_root` does."""
     if isinstance(operand, Tensor):
         return root_by_id[id(operand)]
     if isinstance(operand, bool):  # whether to overwrite
         return False
-    return max(operand, 0.0) ** 0.5 if isinstance(operand, int | float) else operand
-
-
-def _root_of_sum(in_torch: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Take the root of what is a sum of squares, if that is known, and else torch's."""
-    squares = _squares_in(x)
-    if squares is None or not may_be_at(x, 0.0):
-        return in_torch(x)
-    is_0, piece = _where_0(squares)
-    return _with_piece(in_torch, x, (value_of(x) == 0) & is_0, piece)
+    return math.copysign(abs(operand) ** 0.5, operand) if isinstance(operand, int | float) else operand
 
 
 def _with_piece(in_torch: Callable[[Tensor], Tensor], x: Tensor, at_0: Tensor, piece: Tensor) -> Tensor:
@@ -433,22 +198,58 @@ def _with_piece(in_torch: Callable[[Tensor], Tensor], x: Tensor, at_0: Tensor, p
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Compute a standard deviation, the root of a sum of squares of what differs from the mean."""
     result = torch.std(input, *args, **kwargs)
-    squares = _form(torch.var, input, *args, **kwargs) if may_be_at(result, 0.0) else None
-    return result if squares is None else torch.where(*_where_0(squares), result)
+    squares = square(torch.var, input, *args, **kwargs) if may_be_at(result, 0.0) else None
+    piece_at_0 = _piece_at_0(squares) if squares else None
+    return torch.where(*piece_at_0, result) if piece_at_0 else result
 
 
 def std_mean(input: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     return std(input, *args, **kwargs), torch.std_mean(input, *args, **kwargs)[1]
 
 
-def _where_0(squares: Squares) -> tuple[Tensor, Tensor]:
-    """Return where the sum is 0, and for there, as the elements move by v, the piece x -> q(v, x) / |v| of the root."""
-    values, tangents = zip(*map(value_and_tangent, squares.elements), strict=True)
-    squared_speed = squares.form(*tangents)
-    stands = squared_speed == 0
+def _piece_at_0(form: Form) -> tuple[Tensor, Tensor] | None:
+    """Return where a form q is 0, with all that it reads, and the piece x -> q(v, x) / sqrt(|q(v)|) of its root there.
+
+    The elements move by v. Where nothing moves that q reads, the piece is 0. Where something does, and yet q(v) is 0,
+    as of x * y along (1, 0), the root has an infinite slope.
+    """
+    if (forms := form.in_order()) is None:
+        return None
+    factors = list({id(x): x for each in forms for x in each.factors}.values())
+
+    def q(replaced: Sequence[Tensor]) -> Tensor:
+        by_id = {id(x): new for x, new in zip(factors, replaced, strict=True)}
+        by_form = dict[Form, Tensor]()
+        for each in forms:
+            operands = (by_form[x] if isinstance(x, Form) else by_id[id(x)] for x in each.operands)
+            by_form[each] = each.function(*operands)
+        return by_form[form]
+
+    values, tangents = zip(*map(value_and_tangent, factors), strict=True)
+    ahead = q(tangents)
+    stands = ahead == 0
+    at_0 = q(values) == 0 if form.is_square else ~_reads_any(q, values) & ~(stands & _reads_any(q, tangents))
     # Weights have derivatives too: NaN, if the root of 0 were taken.
-    by_speed = torch.where(stands, 0.0, torch.where(stands, 1.0, squared_speed).rsqrt())
-    moved = [x - value for x, value in zip(squares.elements, values, strict=True)]
+    by_speed = torch.where(stands, 0.0, torch.where(stands, 1.0, ahead.abs()).rsqrt())
+    moved = [x - value for x, value in zip(factors, values, strict=True)]
     # The two differ by 4 q(v, x), which is linear in x: so all higher derivatives are 0.
-    ahead, behind = (squares.form(*(v + sign * x for v, x in zip(tangents, moved, strict=True))) for sign in (1, -1))
-    return squares.form(*values) == 0, (ahead - behind) / 4 * by_speed
+    forwards, backwards = (q([v + sign * x for v, x in zip(tangents, moved, strict=True)]) for sign in (1, -1))
+    return at_0, (forwards - backwards) / 4 * by_speed
+
+
+def _reads_any(q: Callable[[Sequence[Tensor]], Tensor], elements: Sequence[Tensor]) -> Tensor:
+    """Return where q(x, r), as linear in r, reads elements x that are not 0: whether it is 0 for numbers r in general.
+
+    Of ``x * y`` at (0, 2), that is ``0 * r[1] + 2 * r[0]``.
+    """
+    marks, numbers = [], []
+    for shift, x in enumerate(elements, 1):
+        marks.append((x != 0).to(x.dtype))  # x + r would lose small numbers
+        places = torch.arange(x.numel(), device=x.device, dtype=torch.float32).reshape(x.shape)
+        numbers.append(((places * _GOLDEN_RATIO + shift * _ROOT_OF_2) % 1 + 0.5).to(x.dtype))
+    forwards, backwards = (q([x + sign * r for x, r in zip(marks, numbers, strict=True)]) for sign in (1, -1))
+    return forwards != backwards
+
+
+_GOLDEN_RATIO, _ROOT_OF_2 = 0.618034, 1.414214
+"""The multiples of the first spread over [0, 1), and those of the second shift them, so that no two are equal."""
