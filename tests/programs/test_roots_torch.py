@@ -107,6 +107,14 @@ def test_what_has_no_finite_slope_has_none_here(form: Program, at: list[float], 
     assert not parameter.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("second", [1, 2])
+def test_a_product_of_products_that_are_0_and_move(second: int) -> None:
+    """Each is no weight of the other, since both have a slope: of the second as a weight, the root had the slope 0."""
+    root = lambda x: ((x[0] * x[1]) * (x[0] * x[second])).sqrt()  # noqa: E731
+    slopes = interop.grad(root, direction=torch.tensor([-1.0, 1.0, 1.0]))(torch.tensor([0.0, 2.0, 8.0]))
+    torch.testing.assert_close(slopes, torch.tensor([-2.0 if second == 1 else -4.0, 0.0, 0.0]))
+
+
 def test_where_nothing_moves_the_slope_is_0() -> None:
     root = lambda x: torch.stack([x[0] * x[1], x[0] ** 2, x[2] ** 2]).sqrt().sum()  # noqa: E731
     slopes = interop.grad(root, direction=torch.tensor([0.0, 0.0, -2.0]))(torch.zeros(3))

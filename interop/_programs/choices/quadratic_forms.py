@@ -172,11 +172,11 @@ def _product(is_elementwise: bool, function: Function, *args: Any, **kwargs: Any
         return None
     for i, weight in ((0, factors[1]), (1, factors[0])):
         form = form_of(factors[i])
-        is_form = form is not None and not form.has_moving_constants
-        if is_form and _may_weigh(weight, factors[i] if is_elementwise else None):
-            return _linear(
-                [i], function, *factors, keeps_sign=isinstance(weight, Real) and float(weight) >= 0, **kwargs
-            )
+        if form and not form.has_moving_constants:
+            where_not_0 = factors[i] != 0 if is_elementwise and form.is_square else True
+            if _may_weigh(weight, where_not_0):
+                keeps_sign = isinstance(weight, Real) and float(weight) >= 0
+                return _linear([i], function, *factors, keeps_sign=keeps_sign, **kwargs)
     if not all(moves(x) and x.is_floating_point() for x in factors):
         return None
     is_square = _are_same(*factors) and (is_elementwise or factors[0].dim() == 1)
@@ -190,15 +190,15 @@ def _einsum(function: Function, equation: Any, *operands: Any) -> Form | None:
     return _product(False, functools.partial(function, equation), *operands)
 
 
-def _may_weigh(weight: Any, weighted: Tensor | None) -> bool:
-    """Return whether the slope of the product with a form is that of the form alone, where the product is 0.
+def _may_weigh(weight: Any, where: Tensor | bool) -> bool:
+    """Return whether a weight does not move where it is 0 and the form may have a slope: where that is no square of 0.
 
-    If the product is not of elements in the same place, that is asked of no form.
+    Elsewhere the slope of the product is that of the form with this weight.
     """
     if not moves(weight):
         return isinstance(weight, Real) or (isinstance(weight, Tensor) and not weight.is_complex())
     has_numbers = is_plain(weight) or is_on_gpu(weight)  # a graph that is traced has none yet
-    return has_numbers and not is_any((weight == 0) & (weighted != 0) if weighted is not None else weight == 0)
+    return has_numbers and not is_any((weight == 0) & where)
 
 
 def _weighted(
