@@ -46,8 +46,8 @@ def test_values_are_those_of_torch_to_the_bit(name: str, dtype: torch.dtype) -> 
     at = torch.tensor([kink, -kink, 0.0, -0.0, 1.0, -8.0, torch.inf, -torch.inf, torch.nan], dtype=dtype)
     expected = function(at)
     for speed in (1.0, -1.0, 0.0):
-        x = torch.nn.Parameter(at.clone())
-        with interop.along(x, direction=torch.full_like(at, speed)):
+        x, moving = torch.nn.Parameter(at.clone()), torch.nn.Parameter(torch.ones(1))  # something has to move
+        with interop.along([x, moving], direction=[torch.full_like(at, speed), torch.ones(1)]):
             value = function(x).detach()
         torch.testing.assert_close(value, expected, rtol=0, atol=0, equal_nan=True)
         is_number = ~at.isnan()
