@@ -232,7 +232,7 @@ _NAMES_OF_FINITE = (
     "rms_norm", "group_norm", "batch_norm", "instance_norm", "gelu", "sqrt", "norm", "vector_norm", "std", "std_mean",
     "var", "normalize",
 )
-"""Of slopes without bound, those of functions whose value is not finite where the slope is not, or that ask at 0."""
+"""Functions whose slope has no bound. Where it is not finite, their value is not either, or they ask for tangents."""
 _NAMES_OF_SMOOTH = (
     *_NAMES_OF_FINITE, "add", "sub", "subtract", "mul", "multiply", "neg", "negative",
     "rsub", "__radd__", "__rsub__", "__rmul__", "square", "pow", "__pow__", "sin", "cos", "tanh", "sigmoid", "silu",

@@ -6,10 +6,10 @@ JAX gives NaN, as it divides by the sum, or subtracts infinities.
 
 A norm of an order above 1 is the root of a sum of powers, as `jax.numpy.linalg.vector_norm` computes it, and code that
 is written by hand, as ``sqrt(x**2 + y**2)``. Where the sum is 0, so is the least of the subgradients. JAX gives NaN, as
-the root has an infinite slope. What is taken of several such sums, as the least of them, has the root of one: the roots
-are taken first then.
+the root has an infinite slope. Of several such sums s and t, ``sqrt(min(s, t))`` is rewritten to
+``min(sqrt(s), sqrt(t))``.
 
-The 0 is a number, by which cotangents are multiplied. So an infinite slope of the operands still makes NaN of it, as in
+Cotangents are multiplied by the slope 0. So an infinite slope of the operands still makes NaN of it, as in
 ``logsumexp(log(x))`` at 0, which is the logarithm of a sum.
 """
 
@@ -145,7 +145,7 @@ def _primitive_of_op(eqn: JaxprEqn, _: _Makers) -> list[JaxprEqn] | None:
 def _as_call(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
     """Return a call, by the name `NORM`, that computes a norm in the place of its root alone.
 
-    Its first operands have the elements. Those behind them are divisors, and what does not move.
+    Its operands are first the arrays whose norm it is, then divisors and constants.
     """
     if root.params.get("name") == NORM:
         return [root]  # an inner `jaxclamp.grad` has left it, in which it stands still

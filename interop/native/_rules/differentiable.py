@@ -18,8 +18,8 @@ def differentiable(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     ``forward`` beside a ``setup_context`` at each call, which takes longer than all else.
 
     In a compiled function it is one that Dynamo looks into. That has no ``jvp``. It is not called where nothing is
-    recorded: Dynamo would pass a context to ``forward`` then. It gets no tensor twice: a view stands for the second.
-    Within torch.func it is not used (`is_traced_under_transforms`).
+    recorded: Dynamo would pass a context to ``forward`` then. A tensor that is passed twice, as in ``maximum(x, x)``,
+    is a view of itself the second time. Within torch.func this Function is not used (`is_traced_under_transforms`).
     """
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
