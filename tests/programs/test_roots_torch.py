@@ -94,6 +94,10 @@ def test_roots_of_forms_have_the_gradient_of_a_step(name: str) -> None:
         (lambda x: (x[0] * x[1]).clamp(-1, 1), [0.0, 0.0], [1.0, -1.0]),
         (lambda x: (x[0] * (x[1] + 1)).relu(), [0.0, 0.0], [1.0, 1.0]),
         (lambda x: x[0] ** 2 + torch.add(x[1] ** 2, other=x[0]), [0.0, 0.0], [1.0, 1.0]),
+        (lambda x: x[0] * x[1] - x[0] * x[2], [0.0, 1.0, 2.0], [1.0, 1.0, 3.0]),
+        (lambda x: (x[0] * x[1] - x[0] * x[2]).clamp(0, 1), [0.0, 1.0, 3.0], [-1.0, 1.0, 3.0]),
+        (lambda x: ((x[:2] * x[:2]).mean() - x[:2].mean() ** 2).relu(), [2.0, 2.0], [1.0, -1.0]),
+        (lambda x: ((x[:2] * x[:2]).mean() - x[:2].mean() ** 2).clamp_(min=0), [2.0, 2.0], [1.0, -1.0]),
     ],
 )
 def test_what_has_no_finite_slope_has_none_here(form: Program, at: list[float], direction: list[float]) -> None:

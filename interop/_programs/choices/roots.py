@@ -69,9 +69,12 @@ def comparing(name: str, choice: Function) -> Function:
             above, below = (*above, *below), []
 
         def of_roots(root: Callable[[Any], Any]) -> Tensor:
+            operand = root(before)
             named = {key: root(x) for key, x in kwargs.items()}
-            result: Tensor = choice(root(before), *map(root, args), **named)
-            return result
+            result = choice(operand.clone() if is_overwritten else operand, *map(root, args), **named)
+            # At a bound, a number or a tensor, the operand whose slope is not known is taken: the bound would hide it.
+            value, tangent = value_and_tangent(operand)
+            return torch.where(tangent.isnan() & (value == value_of(result)), operand, result)
 
         result = choice(input, *args, **kwargs)
         is_the_square = [shape for shape, _ in squares] == [result.shape]
@@ -244,7 +247,8 @@ def _reads_any(q: Callable[[Sequence[Tensor]], Tensor], elements: Sequence[Tenso
     """
     marks, numbers = [], []
     for shift, x in enumerate(elements, 1):
-        marks.append((x != 0).to(x.dtype))  # x + r would lose small numbers
+        # x + r would lose small numbers. So others stand for them, 0 for 0, equal ones for equal ones, -m for -x.
+        marks.append(torch.where(x == 0, 0.0, x.sign() * (x.abs().log2() * _GOLDEN_RATIO % 1 + 0.5)))
         places = torch.arange(x.numel(), device=x.device, dtype=torch.float32).reshape(x.shape)
         numbers.append(((places * _GOLDEN_RATIO + shift * _ROOT_OF_2) % 1 + 0.5).to(x.dtype))
     forwards, backwards = (q([x + sign * r for x, r in zip(marks, numbers, strict=True)]) for sign in (1, -1))
