@@ -362,6 +362,32 @@ def test_hooks_of_parameters_change_gradients() -> None:
     assert "gradients first differ at Linear: bias" in compare_models(first, second, X).verdict
     first.bias.register_hook(lambda gradient: 2 * gradient)
     assert compare_models(first, second, X).agree
+    overwritten = torch.nn.Embedding(3, 2, max_norm=0.5)
+    hooked = copy.deepcopy(overwritten)
+    hooked.weight.register_hook(lambda gradient: 2 * gradient)
+    assert not compare_models(overwritten, hooked, np.array([0, 1])).agree
+
+
+@pytest.mark.parametrize("context", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
+def test_hooks_of_what_a_model_computes_change_gradients(context: Any) -> None:
+    class Hooked(torch.nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.layer, self.factor = linear(), factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            y.register_hook(lambda gradient: self.factor * gradient)
+            return y.tanh()
+
+    with context():
+        assert compare_models(Hooked(1.0), Hooked(1.0), X).agree
+        assert blamed(compare_models(Hooked(1.0), Hooked(2.0), X)) == ("layer",)
+
+
+def test_gradients_may_be_sparse() -> None:
+    first, second = (torch.nn.Embedding(3, 2, sparse=sparse) for sparse in (False, True))
+    assert compare_models(first, second, np.array([0, 1])).agree
 
 
 def test_a_parameter_that_one_model_freezes_is_noted() -> None:

@@ -303,7 +303,7 @@ def _with_settings(layer: Layer) -> str:
 
 
 def _of_ties(report: TieReport, model: str) -> list[str]:
-    tied = sorted((line for line in report.lines if line.tied), key=lambda line: -line.tied)
+    tied = sorted((line for line in report.lines if line.tied and not line.suspect), key=lambda line: -line.tied)
     return [
         f"On ties there in {model}: {line.op} at {line.label}, {line.tied} of {line.elements} elements"
         for line in tied[:_TIED_LINES]

@@ -94,12 +94,18 @@ class Torch(Model):
         return {name: x.detach() for name, x in tensors.items() if x.is_floating_point() or x.is_complex()}
 
     @functools.cached_property
+    @torch.inference_mode(False)
     def layers(self) -> Sequence[Layer]:
         recorder = _TorchRecorder({}, None)
-        with torch.no_grad():
-            tensors = {p.name: tensor_over(np.array(p.value)) for p in self.parameters}
-            self._call_recorded(recorder, tensors, self.inputs)
+        self._call_recorded(recorder, self._as_tensors({p.name: p.value for p in self.parameters}), self.inputs)
         return recorder.filled()
+
+    def _as_tensors(self, values: Mapping[str, Array | None]) -> dict[str, torch.Tensor]:
+        """Return copies of the values of parameters, of which those that are trained require grad."""
+        tensors = {name: tensor_over(np.array(value)) for name, value in values.items()}
+        for parameter in self.parameters:
+            tensors[parameter.name].requires_grad_(parameter.trained)
+        return tensors
 
     def _call_recorded(
         self, recorder: CallRecorder, values: Mapping[str, torch.Tensor], inputs: Sequence[Any], reseeded: bool = False
@@ -138,15 +144,14 @@ class Torch(Model):
     def _leave(self, recorder: CallRecorder, module: torch.nn.Module, args: Any, result: Any) -> Any:
         return recorder.leave(result) if self._names[module] else None
 
+    @torch.inference_mode(False)  # which enables gradients, too
     def _run(self, run: Run) -> Answer:
         dtype = None if run.dtype is None else getattr(torch, run.dtype.__name__)
         recorder = _TorchRecorder(run.nudges or {}, dtype)
         trained = [p.name for p in self.parameters if p.trained]
-        tensors = {name: tensor_over(np.array(cast(value, run.dtype))) for name, value in self.values.items()}
-        for name in trained:
-            tensors[name].requires_grad_()
+        tensors = self._as_tensors({name: cast(value, run.dtype) for name, value in self.values.items()})
         call = under_min_norm()(self._call_recorded) if run.min_norm else self._call_recorded
-        with torch.enable_grad(), _all_in(dtype, recorder.note):
+        with _all_in(dtype, recorder.note):
             result, state = call(recorder, tensors, self._inputs_in(run.dtype), run.reseeded)
             results = [
                 leaf
@@ -159,16 +164,17 @@ class Torch(Model):
             differentiated = [*(tensors[name] for name in trained), *recorder.roots]
             gradients = torch.autograd.grad(total, differentiated, allow_unused=True, materialize_grads=True)
         untrained = [p.name for p in self.parameters if not p.trained]
+        # JAX has the conjugate of what torch calls the gradient, which is sparse for some embeddings.
+        of_trained = [to_host(gradient.to_dense().conj()).copy() for gradient in gradients[: len(trained)]]
         return Answer(
             recorder.filled(),
-            # JAX has the conjugate of what torch calls the gradient.
-            {name: to_host(g.conj()).copy() for name, g in zip(trained, gradients[: len(trained)], strict=True)},
+            dict(zip(trained, of_trained, strict=True)),
             {name: to_host(state[name]) for name in untrained},
             recorder.eps,
         )
 
+    @torch.inference_mode(False)
     def ties(self, span: Span) -> TieReport:
-        tensors = {name: tensor_over(np.array(value)) for name, value in self.values.items()}
         begin, end = span
         counted = ties()
 
@@ -178,8 +184,9 @@ class Torch(Model):
             if moment == end:
                 counting.close()
 
-        with torch.no_grad(), contextlib.ExitStack() as counting:
-            self._call_recorded(CallRecorder(lambda key, leaf: None, at_moment), tensors, self.inputs)
+        with contextlib.ExitStack() as counting:
+            recorder = CallRecorder(lambda key, leaf: None, at_moment)
+            self._call_recorded(recorder, self._as_tensors(self.values), self.inputs)
         # `_Called` has the model by that name.
         lines = [
             line._replace(module=line.module.removeprefix("model").removeprefix(".")) for line in counted.report.lines
@@ -348,11 +355,11 @@ def _joined(name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return torch.cat([values[part] for part in names]) if names else values[name]
 
 
-def _with_hooks(tensor: torch.Tensor, hooks: Iterable[Callable[..., Any]]) -> torch.Tensor:
-    """Return the tensor by another name, whose gradient passes through the hooks on its way."""
-    if not tensor.requires_grad:
+def _with_hooks(tensor: torch.Tensor, hooks: Sequence[Callable[..., Any]]) -> torch.Tensor:
+    """Return a copy of the tensor, whose gradient passes through the hooks on its way; if there are none, itself."""
+    if not (hooks and tensor.requires_grad):
         return tensor
-    passed = tensor.view_as(tensor)
+    passed = tensor.clone()  # a view loses its hooks when it is overwritten, as by the norms of an embedding
     for hook in hooks:
         passed.register_hook(hook)
     return passed
