@@ -20,7 +20,8 @@ from jaxclamp._jax_versions import expanded, high_level, is_derivative_of_root
 from jaxclamp._programs.choices import chooses, decided, entering, has_jumps, jumps, norm_along_direction
 from jaxclamp._programs.constant_factors import constant_beside_0
 from jaxclamp._programs.defined_branches import with_defined_branches
-from jaxclamp._programs.dependence import parted_by_motion, without_choices_behind
+from jaxclamp._programs.dependence import parted_by_motion, unread, without_choices_behind
+from jaxclamp._programs.eigenvalues import values_along_direction
 from jaxclamp._programs.open_primitives import opened
 from jaxclamp._programs.ranges import has_slopes_without_bound
 from jaxclamp._programs.solves import operator_jumps, solved
@@ -78,6 +79,7 @@ class DecidedProgram(Generic[P, R]):
         self.has_slopes_without_bound = False
         self._without_choices_behind: list[JaxprEqn] = []
         self._standing_still: dict[int, JaxprEqn] = {}
+        self._unread: set[Any] = set()
         self.run: Callable[P, R] = transformed(fun, self._replace, self._prepared)
 
     def result(self, result: R, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -103,6 +105,7 @@ class DecidedProgram(Generic[P, R]):
             jaxpr = with_defined_branches(jaxpr)
         moves = self.moves or [True] * len(jaxpr.invars)
         jaxpr, self._standing_still = parted_by_motion(jaxpr, moves, _is_replaced)
+        self._unread = unread(jaxpr)
         return jaxpr
 
     def _moves_by_its_body(self, eqn: JaxprEqn) -> bool:
@@ -135,7 +138,7 @@ class DecidedProgram(Generic[P, R]):
 
         The first that fits counts. A norm, or x log y, may be a custom_jvp: so they come before functions with rules.
         """
-        if function := norm_along_direction(eqn) or constant_beside_0(eqn):
+        if function := norm_along_direction(eqn) or constant_beside_0(eqn) or values_along_direction(eqn, self._unread):
             return function
         if self._moves_by_its_body(eqn):
             return self._moving(eqn)
@@ -243,7 +246,10 @@ class DecidedProgram(Generic[P, R]):
 def _is_replaced(eqn: JaxprEqn) -> bool:
     """Return whether ``eqn``, or an equation in it, may be replaced by one with a rule that depends on a direction."""
     return any(
-        chooses(inner) or norm_along_direction(inner) or _has_own_rule(inner) or inner.primitive.name in UNDECIDED
+        chooses(inner)
+        or norm_along_direction(inner)
+        or _has_own_rule(inner)
+        or inner.primitive.name in (*UNDECIDED, "eigh", "svd")
         for inner in equations(eqn)
     )
 

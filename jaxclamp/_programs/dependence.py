@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -51,6 +52,28 @@ def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool])
 
     results(jaxpr, frozenset())
     return [eqn for eqn in candidates if id(eqn) not in decisive]
+
+
+def unread(jaxpr: Any) -> set[Any]:
+    """Return the variables of ``jaxpr``, those of bodies too, that no equation reads, and no result that is read.
+
+    The eigenvectors in ``jnp.linalg.eigvalsh`` are one: the inner ``jit`` returns them, and nothing reads that result.
+    """
+    made: set[Any] = set()
+    read: set[Any] = set()
+
+    def follow(jaxpr: Any, results: Iterable[Any]) -> None:
+        read.update(atom for atom in results if isinstance(atom, Var))
+        for eqn in reversed(jaxpr.eqns):
+            made.update(eqn.outvars)
+            read.update(atom for atom in eqn.invars if isinstance(atom, Var))
+            for body in jaxprs_in_params(eqn.params):
+                # Of any other equation all results of a body count as read, as a loop reads them in its next step.
+                of_call = itertools.compress(body.outvars, [var in read for var in eqn.outvars])
+                follow(body, of_call if eqn.primitive is p.jit_p else body.outvars)
+
+    follow(jaxpr, jaxpr.outvars)
+    return made - read
 
 
 def parted_by_motion(

@@ -32,15 +32,17 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     r"""Return the value and the one-sided derivative :math:`\lim_{t \to 0+} (f(x + t v) - f(x)) / t`.
 
     It has the form of what `jax.jvp` returns. It is exact at kinks too, however the function is spelled, and not
-    linear in v there. It holds for functions that are smooth but for choices, and continuous. The choices are ``max``,
-    ``min``, ``clamp``, ``abs``, ``sign``, comparisons, and so ``where``, masks and ``lax.cond``, the reductions,
-    cumulative, windowed and scattered forms of ``max`` and ``min``, ``argmax``, ``argmin``, ``sort`` and ``top_k``,
-    and what jumps: ``floor``, ``ceil``, ``round``, ``rem``, ``atan2``, conversions to integers, and the sign bit of a
-    number. They are decided in all that `min_norm` reaches into, in functions given to `jax.lax.reduce` and
-    ``reduce_window``, in the operator of a linear solve, in a ``custom_vmap``, and in the rules of a ``custom_jvp``,
-    which are their author's word else. What such a rule asks of the function itself moves as the function does. A
-    ``custom_vjp`` is opened; where it stands still between jumps, as one that rounds or bisects, it moves as its rule
-    says. Where the function itself jumps, the derivative is that of the piece beyond the jump.
+    linear in v there. It holds for functions that are smooth but for choices, and continuous. The choices are
+    ``max``, ``min``, ``clamp``, ``abs``, ``sign``, comparisons, and so ``where``, masks and ``lax.cond``, the
+    reductions, cumulative, windowed and scattered forms of ``max`` and ``min``, ``argmax``, ``argmin``, ``sort``
+    and ``top_k``, the order of equal singular values, and of equal eigenvalues of a symmetric matrix, where nothing
+    reads their vectors, and what jumps: ``floor``, ``ceil``, ``round``, ``rem``, ``atan2``, conversions to
+    integers, and the sign bit of a number. They are decided in all that `min_norm` reaches into, in functions given
+    to `jax.lax.reduce` and ``reduce_window``, in the operator of a linear solve, in a ``custom_vmap``, and in the
+    rules of a ``custom_jvp``, which are their author's word else. What such a rule asks of the function itself
+    moves as the function does. A ``custom_vjp`` is opened; where it stands still between jumps, as one that rounds
+    or bisects, it moves as its rule says. Where the function itself jumps, the derivative is that of the piece
+    beyond the jump.
 
     Taken as they are at x: ``reduce_precision``, ``frexp`` and the other bits of a number, ``approx_max_k``, callbacks,
     ``stop_gradient``, what is inside ``pallas_call``, ``run_state`` and ``ffi_call``, discrete results of a

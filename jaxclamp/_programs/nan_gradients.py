@@ -68,12 +68,12 @@ def mended(gradient: Tree, pull: Callable[[jax.Array], Tree], one: jax.Array) ->
             return [jnp.where(*parts) for parts in zip(is_mendable, sums, leaves, strict=True)]
 
         # In a branch of its own, XLA gives the second pass the memory of the first, of which the flags alone are left.
-        return _if_any(is_mendable, with_sums, leaves)
+        return if_any(is_mendable, with_sums, leaves)
 
-    return jax.tree.unflatten(structure, _if_any(is_nan, mend, leaves))
+    return jax.tree.unflatten(structure, if_any(is_nan, mend, leaves))
 
 
-def _if_any(
+def if_any(
     flags: Sequence[jax.Array], compute: Callable[[], list[jax.Array]], leaves: list[jax.Array]
 ) -> list[jax.Array]:
     """Return what ``compute`` returns if a flag is set, else the leaves."""

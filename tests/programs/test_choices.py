@@ -679,4 +679,4 @@ def test_the_size_of_a_complex_number_at_0_is_linear_along_its_direction(
     np.testing.assert_allclose((value, derivative), (0.0, sizes(v)), rtol=1e-6)
     near = jax.grad(sizes)(1e-6 * v)
     np.testing.assert_allclose(jaxclamp.grad(sizes, direction=v)(jnp.zeros(4)), near, rtol=1e-5)
-    assert jaxclamp.grad(size, direction=0j)(0j) == 0  # nothing moves
+    assert jaxclamp.directional_derivative(size, (0j,), (0j,))[1] == 0  # nothing moves

@@ -455,7 +455,6 @@ DOCUMENTED: dict[str, tuple[str, ...]] = {
         "safe norm by a rule",
     ),
     "Where the branch that is entered is NaN, a `where` takes the one that it takes at the point": ("x^2 / |x|",),
-    "Equal singular values, equal eigenvalues.": ("matrix norm, 2", "eigvalsh, equal", "svdvals, equal"),
     "Where operands have equal values and equal derivatives along $v$, higher derivatives would decide.": (
         "second order",
     ),
