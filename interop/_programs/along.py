@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import reprlib
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -152,11 +153,11 @@ def _trained(parameters: Any) -> list[torch.Tensor]:
     elif isinstance(parameters, torch.Tensor):
         parameters = [parameters]
     elif not isinstance(parameters, Iterable):
-        raise TypeError(f"along: parameters is {parameters!r}; pass a module, a tensor or several.")
+        raise TypeError(f"along: parameters is {reprlib.repr(parameters)}; {_TO_PASS}")
     tensors = list(parameters)
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"along: one of the parameters is {tensor!r}; pass a module, a tensor or several.")
+            raise TypeError(f"along: one of the parameters is {reprlib.repr(tensor)}; {_TO_PASS}")
         if torch.nn.parameter.is_lazy(tensor):
             raise ValueError(
                 "along: one of the parameters is uninitialized; run its lazy module once before the block."
@@ -174,6 +175,7 @@ def _trained(parameters: Any) -> list[torch.Tensor]:
     return leaves_of("along", moving, "parameters")
 
 
+_TO_PASS = "pass a module, a tensor or several, as model.parameters()."
 _DRAWN: MutableMapping[torch.Tensor, Drawn] = WeakTensorKeyDictionary()
 """Maps the first of several parameters to the direction of all."""
 

@@ -224,6 +224,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a complex result": (lambda: interop.grad(lambda x: x * 1j)(ZERO), RuntimeError, "return a real scalar, such as a"),
     "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),
     "no tensors": (lambda: interop.along([1]).__enter__(), TypeError, "one of the parameters is 1"),
+    "names and tensors": (
+        lambda: interop.along(torch.nn.Linear(9, 9).named_parameters()).__enter__(),
+        TypeError,
+        r"^along: one of the parameters is \('weight', .{,40}\); pass a module, a tensor or several, as model.par",
+    ),
     "of inference mode": (
         lambda: interop.along(torch.inference_mode()(lambda: torch.nn.Linear(1, 1))()).__enter__(),
         TypeError,
