@@ -88,7 +88,7 @@ def pmin(
 def _of_leaves(
     name: str, function: Callable[..., Any], tree: Tree, axis_name: Any, groups: Groups | None, ties: Convention
 ) -> Tree:
-    check_convention(ties)
+    check_convention(name, ties)
     # As tuples, which the cache of rules can hash.
     rule = extremum_of_devices(name, function, axis_name, groups and tuple(map(tuple, groups)), ties)
     return jax.tree.map(lambda leaf: differentiable(rule, leaf), tree)

@@ -374,7 +374,7 @@ def _extremum(
     has_initial: bool = False,
 ) -> Extremum:
     """Check the axes; return the rule of the reduction over them."""
-    check_convention(ties)
+    check_convention(name, ties)
     shape, axes = np.shape(x), checked_axes(name, x, axis)
     if any(shape[a] == 0 for a in axes) and not has_initial:
         raise ValueError(f"{name}: axis={axis} of x of shape {shape} has no elements, so no extremum; choose another.")
@@ -411,7 +411,7 @@ def _max_pool(
     name: str, x: ArrayLike, dims: int, ties: Convention, *window: int | Sequence[int] | None
 ) -> Applied[jax.Array]:
     """Check the arguments of a pool; return its rule with x. ``window`` is what follows ``dims`` in `windows_of`."""
-    check_convention(ties)
+    check_convention(name, ties)
     if not isinstance(x, jax.Array):  # a list has a shape for NumPy, too
         check_operands(name, ("x",), (x,))
     hashable = [tuple(value) if isinstance(value, list | np.ndarray) else value for value in window]

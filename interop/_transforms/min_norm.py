@@ -138,7 +138,7 @@ class min_norm(Intercepting):  # noqa: N801  # it is used as a function
 
     def __init__(self, *, ties: Convention = "min_norm", backend: Backend = "torch") -> None:
         super().__init__()
-        check_convention(ties)
+        check_convention("min_norm", ties)
         if backend not in get_args(Backend):
             raise ValueError(f"min_norm: backend={backend!r} is not one of {', '.join(map(repr, get_args(Backend)))}.")
         self.ties = ties

@@ -125,7 +125,7 @@ def _published(function: Callable[P, R]) -> Callable[P, R]:
         if kwargs:
             ties = kwargs.get("ties", "min_norm")
             if not isinstance(ties, Version):  # as `interop.as_of` passes
-                check_convention(ties)
+                check_convention(function.__name__, ties)
             if not aliases.isdisjoint(kwargs):
                 return renamed(*args, **kwargs)
         if is_traced_under_transforms():  # Dynamo would lose the derivatives of an autograd.Function

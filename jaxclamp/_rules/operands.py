@@ -30,7 +30,7 @@ def positions_of(name: str, args: Sequence[Any], argnums: int | Sequence[int]) -
     if not positions or len(set(positions)) < len(positions):
         raise TypeError(
             f"{name}: argnums is {argnums!r}, and the number of positional arguments {len(args)}; pass what to "
-            "differentiate with respect to by its position, each once."
+            "differentiate with respect to by its position, each once, and not by its name, as in f(x=x)."
         )
     return positions
 
@@ -92,7 +92,12 @@ def checked_axes(op: str, x: ArrayLike, axis: int | Sequence[int] | None) -> tup
     """
     shape = np.shape(x)
     several = range(len(shape)) if axis is None else axis if isinstance(axis, Sequence) else (axis,)
-    named = tuple(map(operator.index, several))
+    try:
+        named = tuple(map(operator.index, several))
+    except TypeError as error:
+        raise TypeError(
+            f"{op}: axis={axis!r} is no integer; pass one, a tuple of them, or None for all axes."
+        ) from error
     if any(not -len(shape) <= a < len(shape) for a in named):
         raise ValueError(f"{op}: axis={axis} is out of range for x of shape {shape}.")
     axes = tuple(a % len(shape) for a in named)

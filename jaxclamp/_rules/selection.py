@@ -183,7 +183,7 @@ class _ByConvention(dict[Convention, S]):
     """Maps a convention to a rule; any other key is an error that names the conventions."""
 
     def __missing__(self, ties: object) -> S:
-        check_convention(ties)
+        check_convention(next(iter(self.values())).name, ties)
         raise KeyError(ties)
 
 

@@ -76,7 +76,7 @@ def min_norm(fun: Any = None, *, ties: Convention = "min_norm") -> Any:
     >>> jax.grad(min_norm(loss))(jnp.zeros(2)).tolist()
     [0.0, 0.0]
     """
-    check_convention(ties)
+    check_convention("min_norm", ties)
     if fun is None:
         return functools.partial(min_norm, ties=ties)
     check_function("min_norm", fun)

@@ -173,5 +173,5 @@ def test_sums_alone_are_communicated() -> None:
 
 
 def test_an_unknown_convention_is_refused() -> None:
-    with pytest.raises(ValueError, match="ties='mean' is not a convention"):
+    with pytest.raises(ValueError, match="pmax: ties='mean' is not a convention"):
         jaxclamp.pmax(jnp.zeros(3), "devices", ties="mean")  # type: ignore[arg-type]

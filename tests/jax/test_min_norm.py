@@ -281,7 +281,7 @@ def test_conventions(ties: Any) -> None:
 
 
 def test_unknown_convention_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="'even' is not a convention"):
+    with pytest.raises(ValueError, match="min_norm: ties='even' is not a convention"):
         min_norm(jnp.abs, ties="even")  # type: ignore[arg-type]
 
 

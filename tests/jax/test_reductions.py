@@ -152,6 +152,7 @@ def test_windows_of_nothing_but_padding() -> None:
     [
         (lambda: jaxclamp.amax(jnp.ones((2, 3)), 2), r"amax: axis=2 is out of range for x of shape \(2, 3\)"),
         (lambda: jaxclamp.amin(jnp.ones((2, 3)), (0, -2)), r"amin: axis=\(0, -2\) does not name .* distinct"),
+        (lambda: jaxclamp.amax(jnp.ones((2, 3)), 0.0), r"amax: axis=0\.0 is no integer; pass one, a tuple"),
         (lambda: jaxclamp.amax(jnp.ones((2, 3)), ()), r"amax: axis=\(\) does not name"),
         (lambda: jaxclamp.amax(jnp.ones((2, 0))), r"amax: axis=None of x of shape \(2, 0\) has no elements"),
         (lambda: jaxclamp.amax(jnp.ones((2, 0)), 1), r"amax: axis=1 of x of shape \(2, 0\) has no elements"),
@@ -216,7 +217,7 @@ def test_padding_takes_no_gradient() -> None:
     ],
 )
 def test_unknown_conventions(call: Callable[..., Any], ties: str) -> None:
-    with pytest.raises(ValueError, match=f"ties='{ties}' is not a convention; choose one of 'min_norm'"):
+    with pytest.raises(ValueError, match=f": ties='{ties}' is not a convention; choose one of 'min_norm'"):
         call(jnp.ones((1, 2, 2)), ties)
 
 

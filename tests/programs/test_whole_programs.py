@@ -438,6 +438,7 @@ def of_surroundings(slope: jax.Array) -> jax.Array:
         (lambda: jaxclamp.grad(jnp.add, (0, 0))(0.0, 0.0), TypeError, r"grad: argnums is \(0, 0\), .* each once"),
         (lambda: jaxclamp.value_and_grad(jnp.add, (1, -1))(0.0, 0.0), TypeError, r"argnums is \(1, -1\), .* each once"),
         (lambda: jaxclamp.grad(jnp.abs, 1)(0.0), TypeError, r"argnums is 1, and the number of positional arguments 1"),
+        (lambda: jaxclamp.grad(jnp.abs)(x=0.0), TypeError, r"by its position, each once, and not by its name, as in f"),
         (lambda: jaxclamp.grad(jnp.abs, ())(0.0), TypeError, r"grad: argnums is \(\), and the number"),
         (lambda: jaxclamp.grad(jnp.abs, "x")(0.0), TypeError, r"grad: argnums is 'x', and the number"),
         (

@@ -142,7 +142,7 @@ def test_nesting_and_conventions() -> None:
         with inner, inner:
             assert gradient(clamped, TIED).tolist() == [0, 1, 1, 1, 1, 1]
         assert gradient(clamped, TIED).tolist() == EXPECTED
-    with pytest.raises(ValueError, match="ties='min-norm' is not a convention"):
+    with pytest.raises(ValueError, match="min_norm: ties='min-norm' is not a convention"):
         min_norm(ties="min-norm")
     with pytest.raises(ValueError, match=r"choose one of 'min_norm', .*; as_of takes a version"):
         min_norm(ties="torch 2.13")
