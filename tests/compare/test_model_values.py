@@ -169,6 +169,14 @@ def test_constants_are_compared_in_float64_too(one: Any) -> None:
     assert not compare_models(WithConstant(one), WithConstant(one * (1 + 1e-5)), X).agree
 
 
+def test_an_array_may_be_returned_twice() -> None:
+    def twice(model: Any, x: Any) -> Any:
+        return [model(x)] * 2
+
+    for model in (port_of(a=linear()), dense("a")):
+        assert compare_models(port_of(a=linear()), model, X, calls=(twice, twice)).agree
+
+
 def test_results_of_two_dtypes_are_noted() -> None:
     calls = (None, lambda model, x: model(x).bfloat16())
     comparison = compare_models(model := linear(), model, X, calls=calls)

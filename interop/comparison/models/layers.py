@@ -121,6 +121,11 @@ def leaves_of(tree: Any) -> list[Any]:
     return [tree] if opened is None else [leaf for part in opened[0] for leaf in leaves_of(part)]
 
 
+def distinct(leaves: Sequence[Any]) -> list[Any]:
+    """Return each object once, as an array that is passed several times crosses a boundary once."""
+    return [*{id(leaf): leaf for leaf in leaves}.values()]
+
+
 def with_leaves(tree: Any, leaves: Iterator[Any]) -> Any:
     """Return the tree with the next of these leaves, its containers copied."""
     opened = _opened(tree)

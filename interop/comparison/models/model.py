@@ -14,7 +14,7 @@ from jax.extend.core.primitives import reshape_p
 
 import jaxclamp
 from interop.comparison.models.boundaries import Opened, new_recorder, opened
-from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, filled, leaves_of
+from interop.comparison.models.layers import Answer, CallRecorder, Key, Layer, Point, Span, distinct, filled, leaves_of
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array, is_float, weighted_total
 from interop.frameworks.reseed import CURE, draws, reseeded_in_jax
@@ -256,7 +256,7 @@ class JaxModel(Model):
             passed = _with_arrays(inputs, arrays)
             result, state = self.run(recorder, values, recorder.enter("", self.model, self.name, passed), dtype)
             result = recorder.leave(result)
-            arrays_in_result = [leaf for leaf in leaves_of(result) if isinstance(leaf, jax.Array)]
+            arrays_in_result = [leaf for leaf in distinct(leaves_of(result)) if isinstance(leaf, jax.Array)]
             floats = [array for array in arrays_in_result if jnp.issubdtype(array.dtype, jnp.inexact)]
             return floats, {name: array for name, array in state.items() if not self.is_trained(name)}
 

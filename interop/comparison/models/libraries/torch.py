@@ -31,6 +31,7 @@ from interop.comparison.models.layers import (
     Moment,
     Point,
     Span,
+    distinct,
     filled,
     is_result_of_numbers,
     leaves_of,
@@ -155,7 +156,7 @@ class Torch(Model):
             result, state = call(recorder, tensors, self._inputs_in(run.dtype), run.reseeded)
             results = [
                 leaf
-                for leaf in leaves_of(result)
+                for leaf in distinct(leaves_of(result))
                 if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             ]
             # A result that depends on nothing trained has no graph: then the gradients are zeros, as in JAX.
