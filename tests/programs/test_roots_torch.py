@@ -94,12 +94,18 @@ def test_roots_of_forms_have_the_gradient_of_a_step(name: str) -> None:
         (lambda x: (x[0] * x[1]).clamp(-1, 1), [0.0, 0.0], [1.0, -1.0]),
         (lambda x: (x[0] * (x[1] + 1)).relu(), [0.0, 0.0], [1.0, 1.0]),
         (lambda x: x[0] ** 2 + torch.add(x[1] ** 2, other=x[0]), [0.0, 0.0], [1.0, 1.0]),
+        (lambda x: torch.add(x[0] ** 2, 1, x[1]), [0.0, 0.0], [1.0, 1.0]),  # an older call, of x[0] ** 2 + 1 * x[1]
+        (lambda x: torch.outer(x, x)[0, 1], [0.0, 0.0], [1.0, -1.0]),
+        (lambda x: torch.einsum("i,j->ij", x, x)[0, 1], [0.0, 2.0], [1.0, 1.0]),
+        (lambda x: torch.zeros(2).double().index_add(0, PLACES[:2], x * x, alpha=-1).sum(), [0.0, 0.0], [1.0, 1.0]),
+        (lambda x: torch.lerp(x[0] ** 2, (x[1] + 2) ** 2, x[1]), [0.0, 0.0], [1.0, 1.0]),  # the weight moves
         (lambda x: x[0] * x[1] - x[0] * x[2], [0.0, 1.0, 2.0], [1.0, 1.0, 3.0]),
         (lambda x: (x[0] * x[1] - x[0] * x[2]).clamp(0, 1), [0.0, 1.0, 3.0], [-1.0, 1.0, 3.0]),
         (lambda x: ((x[:2] * x[:2]).mean() - x[:2].mean() ** 2).relu(), [2.0, 2.0], [1.0, -1.0]),
         (lambda x: ((x[:2] * x[:2]).mean() - x[:2].mean() ** 2).clamp_(min=0), [2.0, 2.0], [1.0, -1.0]),
     ],
 )
+@pytest.mark.filterwarnings("ignore:This overload of add is deprecated")
 def test_what_has_no_finite_slope_has_none_here(form: Program, at: list[float], direction: list[float]) -> None:
     x, v = torch.tensor(at, dtype=torch.float64), torch.tensor(direction, dtype=torch.float64)
     assert not interop.grad(lambda x: form(x).sqrt(), direction=v)(x).isfinite().all()
@@ -109,6 +115,38 @@ def test_what_has_no_finite_slope_has_none_here(form: Program, at: list[float], 
     loss.backward()
     assert parameter.grad is not None
     assert not parameter.grad.isfinite().all()
+
+
+def test_a_bound_at_0_of_what_is_negative_counts() -> None:
+    """The root was that of the squares."""
+    bounded = lambda x: (x * x + torch.tensor([-1.0, 0.0])).relu().sqrt().sum()  # noqa: E731
+    assert interop.grad(bounded, direction=torch.tensor([1.0, -1.0]))(torch.zeros(2)).tolist() == [0.0, -1.0]
+
+
+def test_the_dtype_is_that_of_torch_behind_autocast() -> None:
+    """The root was in the dtype of the factors."""
+    with interop.along(parameter := torch.nn.Parameter(torch.zeros(2)), direction=torch.tensor([3.0, 4.0])):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            squares = parameter @ parameter
+        root = squares.sqrt()
+    assert squares.dtype == root.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "square",
+    [
+        lambda x: torch.square(x1=x),
+        lambda x: torch.ops.aten.square.default(self=x),
+        lambda x: torch.ops.aten.div.Tensor(self=x * x, other=torch.tensor(1.0)),
+        lambda x: torch.ops.aten.reshape.default(self=x * x, shape=[2]),
+        lambda x: (x * x).type((x * x).type()),  # a string
+        lambda x: x * x + 0 * torch.add(x + 0j, x + 0j, alpha=1j).real.detach(),
+    ],
+)
+def test_calls_of_other_forms(square: Program) -> None:
+    """They raised errors of this package."""
+    slopes = interop.grad(lambda x: square(x).sqrt().sum(), direction=torch.tensor([3.0, -4.0]))(torch.zeros(2))
+    assert slopes.tolist() == [1.0, -1.0]
 
 
 @pytest.mark.parametrize("second", [1, 2])

@@ -20,6 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from interop._programs.dual_fast_paths import as_floats
 from interop._programs.order import moves
+from interop._torch.forms import NUMPY_NAMES
 from interop._torch.in_numpy import is_any
 from interop._torch.private_api import flattened, operators_named, version_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
@@ -104,8 +105,8 @@ def _state(*tensors: Tensor) -> list[int]:
 
 
 def keep(result: Tensor, known: Form | Selection | None) -> None:
-    """Keep what a tensor is, if it is one of these."""
-    if known is not None:
+    """Keep what a result is, if it is one of these, and real numbers: `type` may return a string, `to` complex ones."""
+    if known is not None and isinstance(result, Tensor) and result.is_floating_point():
         _KNOWN[result] = known, _state(result)
 
 
@@ -165,40 +166,48 @@ def _squared_error(function: Function, input: Tensor, target: Tensor, *args: Any
     return Form(lambda x, y: function(x, y, *args, **kwargs), as_floats(input, target), is_square=True)
 
 
-def _product(is_elementwise: bool, function: Function, *args: Any, **kwargs: Any) -> Form | None:
-    """Take a form with a weight, or the product of two tensors that move, which is a form of both."""
+def _product(
+    function: Function, *args: Any, is_elementwise: bool = False, is_inner: bool = False, **kwargs: Any
+) -> Form | None:
+    """Take a form with a weight, or the product of two tensors that move, which is a form of both.
+
+    ``is_elementwise`` says that it multiplies elements at the same place, and may add up such products, ``is_inner``
+    that of two vectors it is the inner product.
+    """
     factors = (*args, *(kwargs.pop(name) for name in _NAMES_OF_FACTORS if name in kwargs))
     if len(factors) != 2:
         return None
     for i, weight in ((0, factors[1]), (1, factors[0])):
         form = form_of(factors[i])
-        if form and not form.has_moving_constants:
-            where_not_0 = factors[i] != 0 if is_elementwise and form.is_square else True
-            if _may_weigh(weight, where_not_0):
-                keeps_sign = isinstance(weight, Real) and float(weight) >= 0
-                return _linear([i], function, *factors, keeps_sign=keeps_sign, **kwargs)
+        squares = factors[i] if form and form.is_square and is_elementwise else None
+        if form and not form.has_moving_constants and _may_weigh(weight, squares):
+            keeps_sign = isinstance(weight, Real) and float(weight) >= 0
+            return _linear([i], function, *factors, keeps_sign=keeps_sign, **kwargs)
     if not all(moves(x) and x.is_floating_point() for x in factors):
         return None
-    is_square = _are_same(*factors) and (is_elementwise or factors[0].dim() == 1)
+    is_square = _are_same(*factors) and (is_elementwise or (is_inner and factors[0].dim() == 1))
     return Form(functools.partial(function, **kwargs), factors, is_square)
 
 
-_NAMES_OF_FACTORS = ("input", "x", "other", "tensor", "tensor2", "y", "mat2", "vec")
+_NAMES_OF_FACTORS = ("input", "other", "tensor", "tensor2", "y", "mat2", "vec", "vec2")
 
 
 def _einsum(function: Function, equation: Any, *operands: Any) -> Form | None:
-    return _product(False, functools.partial(function, equation), *operands)
+    """Take a product whose equation is a string; that of one tensor with equal subscripts is a sum of squares."""
+    subscripts = equation.replace(" ", "").split("->")[0].split(",") if isinstance(equation, str) else []
+    is_elementwise = len(subscripts) == 2 and subscripts[0] == subscripts[1]
+    return _product(functools.partial(function, equation), *operands, is_elementwise=is_elementwise)
 
 
-def _may_weigh(weight: Any, where: Tensor | bool) -> bool:
-    """Return whether a weight does not move where it is 0 and the form may have a slope: where that is no square of 0.
+def _may_weigh(weight: Any, squares: Tensor | None) -> bool:
+    """Return whether a weight does not move where it is 0; where squares that it weighs one by one are 0, it may.
 
-    Elsewhere the slope of the product is that of the form with this weight.
+    Then the slope of the product is that of the form with this weight.
     """
     if not moves(weight):
         return isinstance(weight, Real) or (isinstance(weight, Tensor) and not weight.is_complex())
     has_numbers = is_plain(weight) or is_on_gpu(weight)  # a graph that is traced has none yet
-    return has_numbers and not is_any((weight == 0) & where)
+    return has_numbers and not is_any((weight == 0) & (True if squares is None else squares != 0))
 
 
 def _weighted(
@@ -211,14 +220,22 @@ def _weighted(
 
 
 def _quotient(function: Function, *args: Any, **kwargs: Any) -> Form | None:
-    dividend, divisor = *args, *(kwargs.pop(name) for name in ("input", "other") if name in kwargs)
-    keeps_sign = isinstance(divisor, Real) and float(divisor) > 0
-    return _linear([0], function, dividend, divisor, keeps_sign=keeps_sign, **kwargs)
+    operands = (*args, *(kwargs.pop(name) for name in ("input", "other") if name in kwargs))
+    keeps_sign = isinstance(operands[-1], Real) and float(operands[-1]) > 0
+    return _linear([0], function, *operands, keeps_sign=keeps_sign, **kwargs)
 
 
-def _addition(function: Function, *args: Any, **kwargs: Any) -> Form | None:
+def _addition(function: Function, *args: Any, keeps_sign: bool = True, **kwargs: Any) -> Form | None:
+    """Take a sum or a difference of two; an older call of torch has a number between them, which scales the second."""
     terms = (*args, *(kwargs.pop(name) for name in ("input", "other") if name in kwargs))
-    return _linear((0, 1), function, *terms, keeps_sign=kwargs.get("alpha", 1) >= 0, **kwargs)
+    return _linear((0, 1), function, *terms, keeps_sign=keeps_sign, **kwargs) if len(terms) == 2 else None
+
+
+def _interpolation(function: Function, *args: Any, **kwargs: Any) -> Form | None:
+    """Take what lies between two by a constant weight: where one that moves is 0, a root may have an infinite slope."""
+    if any(map(moves, (*args[2:], *kwargs.values()))):
+        return None
+    return _linear((0, 1), function, *args, keeps_sign=False, **kwargs)
 
 
 def _are_same(x: Tensor, y: Tensor) -> bool:
@@ -237,7 +254,7 @@ def _linear(
     """Take what a function makes of the arguments at ``terms``, in which it is linear, if some are quadratic forms.
 
     The others of these are constants, which count as 0: where they are not, the result is not 0 where all factors are.
-    ``keeps_sign`` says that the function makes no negative number of numbers that are none.
+    ``keeps_sign`` says that the function makes no negative number of numbers that are none, but for an ``alpha``.
 
     Of ``add(s, c)``, where ``s = x * x`` is such a form and c is none, it is the function s -> add(s, 0 * c), with the
     constant c. Of ``where(mask, s, c)``, whose terms are the arguments 1 and 2, the mask stays as it is.
@@ -257,7 +274,7 @@ def _linear(
     return Form(
         of_forms,
         tuple(forms.values()),
-        keeps_sign and all(form.is_square for form in forms.values()),
+        keeps_sign and "alpha" not in kwargs and all(form.is_square for form in forms.values()),
         constants=tuple(arg for i, arg in others.items() if i in terms and isinstance(arg, Tensor)),
         beside=_tensors_in(others, kwargs),
     )
@@ -290,14 +307,15 @@ _sum = functools.partial(_linear, (0,))
 _MAKERS: Mapping[str, Callable[..., Form | Selection | None]] = {
     **dict.fromkeys(("square", "var"), square),
     "mse_loss": _squared_error,
-    **dict.fromkeys(("mul", "multiply", "vecdot"), functools.partial(_product, True)),
-    **dict.fromkeys(("dot", "vdot", "inner", "outer", "matmul", "mm", "bmm", "mv"), functools.partial(_product, False)),
+    **dict.fromkeys(("mul", "multiply", "vecdot"), functools.partial(_product, is_elementwise=True)),
+    **dict.fromkeys(("dot", "vdot", "inner", "matmul"), functools.partial(_product, is_inner=True)),
+    **dict.fromkeys(("outer", "mm", "bmm", "mv"), _product),
     "einsum": _einsum,
     **dict.fromkeys(("linear", "conv1d", "conv2d", "conv3d"), _weighted),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotient),
     "add": _addition,
-    **dict.fromkeys(("sub", "subtract", "rsub"), functools.partial(_linear, (0, 1), keeps_sign=False)),
-    "lerp": functools.partial(_linear, (0, 1), keeps_sign=False),
+    **dict.fromkeys(("sub", "subtract", "rsub"), functools.partial(_addition, keeps_sign=False)),
+    "lerp": _interpolation,
     **dict.fromkeys(("neg", "negative"), functools.partial(_linear, (0,), keeps_sign=False)),
     "where": functools.partial(_linear, (1, 2)),
     "masked_fill": functools.partial(_linear, (0, 2)),
@@ -323,6 +341,8 @@ _MAKERS: Mapping[str, Callable[..., Form | Selection | None]] = {
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack"), _joined),
 }
 _SPLITTING = ("split", "chunk", "tensor_split", "unbind")
+_TORCH_NAMES = {**NUMPY_NAMES, "self": "input"}
+"""Maps what NumPy and operators call a parameter to what functions of torch call it."""
 
 
 def _watched() -> Iterator[tuple[Function, Function]]:
@@ -337,7 +357,8 @@ def _watched() -> Iterator[tuple[Function, Function]]:
 
 def _watch(maker: Function, function: Function, result: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> None:
     if out is None:
-        keep(result, maker(function, *args, **kwargs))
+        named = {_TORCH_NAMES.get(name, name): value for name, value in kwargs.items()}
+        keep(result, maker(function, *args, **named))
 
 
 def _watch_parts(function: Function, result: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:

@@ -49,8 +49,8 @@ def selecting(choice: Function) -> Function:
 def comparing(name: str, choice: Function) -> Function:
     """Return the choice called ``name`` between a tensor and its bounds, whose results are known to roots.
 
-    A sum of squares is not negative, and what counts is where it is 0. There a bound of 0 or less below it leaves it as
-    it is, and so does a positive one above it. Other forms may be negative a step away.
+    A sum of squares is not negative, but for a negative constant, and what counts is where it is 0. There a bound of 0
+    or less below it leaves it as it is, and so does a positive one above it. Other forms may be negative a step away.
     """
     is_bounded_above = name.removesuffix("_") in ("minimum", "fmin", "clamp_max")
 
@@ -63,7 +63,7 @@ def comparing(name: str, choice: Function) -> Function:
         before = _copy(input) if is_overwritten else input
         above = (*args[1:], *(x for key, x in kwargs.items() if key.startswith("max")))
         compared = (before, *args[:1], *(x for key, x in kwargs.items() if not key.startswith("max")))
-        squares = [(x.shape, form) for x in compared if (form := form_of(x)) and form.is_square]
+        squares = [(x, form) for x in compared if (form := form_of(x)) and form.is_square]
         below = [x for x in compared if not ((form := form_of(x)) and form.is_square)]
         if is_bounded_above:
             above, below = (*above, *below), []
@@ -77,9 +77,12 @@ def comparing(name: str, choice: Function) -> Function:
             return torch.where(tangent.isnan() & (value == value_of(result)), operand, result)
 
         result = choice(input, *args, **kwargs)
-        is_the_square = [shape for shape, _ in squares] == [result.shape]
-        is_unbounded_at_0 = all(_is_constant(bound, lambda bound: bound <= 0) for bound in below) and all(
-            _is_constant(bound, lambda bound: bound > 0) for bound in above
+        is_the_square = [x.shape for x, _ in squares] == [result.shape]
+        is_unbounded_at_0 = (
+            not any(map(moves, (*below, *above)))
+            and all(_is_everywhere(lambda bound: bound <= 0, bound) for bound in below)
+            and all(_is_everywhere(lambda bound: bound > 0, bound) for bound in above)
+            and all(_is_everywhere(lambda x: x >= 0, x) for x, _ in squares)
         )
         if is_the_square and is_unbounded_at_0:
             keep(result, squares[0][1])
@@ -98,12 +101,11 @@ def _copy(x: Tensor) -> Tensor:
     return copy
 
 
-def _is_constant(bound: Any, is_inactive_at_0: Callable[[Any], Any]) -> bool:
-    """Return whether a bound does not move, and nowhere counts where the form is 0; None bounds nothing."""
-    if isinstance(bound, Tensor):
-        has_numbers = is_plain(bound) or is_on_gpu(bound)
-        return not moves(bound) and has_numbers and not is_any(~is_inactive_at_0(bound))
-    return bound is None or (isinstance(bound, Real) and bool(is_inactive_at_0(float(bound))))
+def _is_everywhere(condition: Callable[[Any], Any], x: Any) -> bool:
+    """Return whether a tensor, or a number, is known to meet a condition everywhere; None meets all."""
+    if isinstance(x, Tensor):
+        return (is_plain(x) or is_on_gpu(x)) and not is_any(~condition(x))
+    return x is None or (isinstance(x, Real) and bool(condition(float(x))))
 
 
 def overwriting(name: str, choice: Function) -> Function:
@@ -142,11 +144,9 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     if not may_be_at(result, 0.0):
         return result
     value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
-    if (known := known_as(input)) is None:
+    if known_as(input) is None:
         return result
     signed = _signed_root(in_torch, input)
-    if isinstance(known, Form) and known.is_square:
-        return signed
     value, tangent = value_and_tangent(signed)
     return _with_piece(in_torch, input, (value > 0) | ((value == 0) & (tangent >= 0)), signed)
 
@@ -171,7 +171,7 @@ def _signed_root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
             root = _with_piece(signed, x, value_of(x) == 0, piece)
         elif isinstance(known, Form) and may_be_at(x, 0.0) and (piece_at_0 := _piece_at_0(known)):
             at_0, piece = piece_at_0
-            root = _with_piece(in_torch if known.is_square else signed, x, (value_of(x) == 0) & at_0, piece)
+            root = _with_piece(signed, x, (value_of(x) == 0) & at_0, piece)
         else:
             root = signed(x)
         root_by_id[id(pending.pop())] = root
@@ -195,7 +195,8 @@ def _root_of_operand(root_by_id: Mapping[int, Tensor], operand: Any) -> Any:
 
 def _with_piece(in_torch: Callable[[Tensor], Tensor], x: Tensor, at_0: Tensor, piece: Tensor) -> Tensor:
     """Return the piece ``at_0``, and elsewhere torch's root, whose infinite slope at 0 makes no NaN so."""
-    return torch.where(at_0, piece, in_torch(torch.where(at_0, 1.0, x)))
+    root = in_torch(torch.where(at_0, 1.0, x))
+    return torch.where(at_0, piece.to(root.dtype), root)  # of a form that was computed under autocast
 
 
 def std(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
