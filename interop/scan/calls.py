@@ -95,8 +95,9 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions]) -> It
         line = next((line for line in lines if (line.cell.inactive == "numbers") == are_numbers), lines[0])
         assert of_framework.before is not None
         before, after = (rounded(answer) if answer else "none" for answer in line.answers)
-        what = f"{line.cell.op}({line.cell.at}) by {line.asked}: {before} → {after}"
-        old = f"{of_framework.before.framework} {of_framework.before.version}"
+        old, new = (f"{record.framework} {record.version}" for record in (of_framework.before, of_framework.after))
+        slopes = f"by {', '.join(line.cell.active)} was {before} in {old} and is {after} in {new}"
+        what = f"{line.cell.op}: on a tie the gradient {slopes}, recorded at {line.cell.at}"
         yield Finding.at(source, call.node, "version", what, tie, f'with interop.as_of("{old}"):')
     elif choice := of_framework.conventions.get((name, are_numbers and name in of_framework.taking_numbers)):
         op, convention = choice

@@ -106,8 +106,11 @@ def scan(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "codes.py").write_text("import torch\\ny = torch.clamp(x, -8, 7)\\n")
     ...     result = scan([folder], before="2.13", after="2.15")
-    >>> [(finding.line, finding.question, finding.what) for finding in result.findings]
-    [(2, 'version', 'clamp(x=0, min=0, max=6) by x, numbers: 1 → 0')]
+    >>> (finding,) = result.findings
+    >>> print(finding.line, finding.question, finding.what, sep="\\n")
+    2
+    version
+    clamp: on a tie the gradient by x was 1 in torch 2.13.0 and is 0 in torch 2.15.0, recorded at x=0, min=0, max=6
     """
     if at_least not in LIKELIHOODS:
         raise ValueError(f"scan: at_least={at_least!r} is not one of {', '.join(LIKELIHOODS)}.")

@@ -2,6 +2,7 @@
 
 import json
 import pkgutil
+import re
 import warnings
 from pathlib import Path
 
@@ -179,35 +180,42 @@ def test_nothing_is_found(code: str, tmp_path: Path) -> None:
     assert found(tmp_path, code, before="2.13", after="2.15") == []
 
 
+OF_NUMBERS, OF_TENSORS = (
+    f"clamp: on a tie the gradient by {names} was {before} in torch 2.13.0 and is {after} in torch 2.15.0, recorded at "
+    "x=0, min=0, max=6"
+    for names, before, after in (("x", "1", "0"), ("x, min, max", "1 0 0", "0.5 0.5 0"))
+)
+
+
 @pytest.mark.parametrize(
     ("bounds", "asked"),
     [
-        ("0, 6", "x, numbers: 1 → 0"),
-        ("0, 6, out=z", "x, numbers: 1 → 0"),
-        ("None, 6", "x, numbers: 1 → 0"),
-        ("0, len(z)", "x, numbers: 1 → 0"),
-        ("0, z.shape[0] - 1", "x, numbers: 1 → 0"),
-        ("z.numel(), z.size(0)", "x, numbers: 1 → 0"),
-        ("0, (1 << z) - 1", "x, numbers: 1 → 0"),
-        ("-z.item(), float(z)", "x, numbers: 1 → 0"),
-        ("0, 2**z - 1", "x, numbers: 1 → 0"),
-        ("-np.pi, torch.inf", "x, numbers: 1 → 0"),
-        ("0, torch.finfo(z.dtype).max - 1000", "x, numbers: 1 → 0"),
-        ("0, z", "x, numbers: 1 → 0"),
-        ("max=z", "x min max: 1 0 0 → 0.5 0.5 0"),
-        ("True, z", "x min max: 1 0 0 → 0.5 0.5 0"),
-        ("lo, hi", "x min max: 1 0 0 → 0.5 0.5 0"),
-        ("**bounds", "x min max: 1 0 0 → 0.5 0.5 0"),
+        ("0, 6", OF_NUMBERS),
+        ("0, 6, out=z", OF_NUMBERS),
+        ("None, 6", OF_NUMBERS),
+        ("0, len(z)", OF_NUMBERS),
+        ("0, z.shape[0] - 1", OF_NUMBERS),
+        ("z.numel(), z.size(0)", OF_NUMBERS),
+        ("0, (1 << z) - 1", OF_NUMBERS),
+        ("-z.item(), float(z)", OF_NUMBERS),
+        ("0, 2**z - 1", OF_NUMBERS),
+        ("-np.pi, torch.inf", OF_NUMBERS),
+        ("0, torch.finfo(z.dtype).max - 1000", OF_NUMBERS),
+        ("0, z", OF_NUMBERS),
+        ("max=z", OF_TENSORS),
+        ("True, z", OF_TENSORS),
+        ("lo, hi", OF_TENSORS),
+        ("**bounds", OF_TENSORS),
     ],
 )
 def test_bounds_that_are_numbers_and_others(bounds: str, asked: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, f"y = torch.clamp(x, {bounds})", before="2.13", after="2.15")
-    assert finding.what == f"clamp(x=0, min=0, max=6) by {asked}"
+    assert finding.what == asked
 
 
 def test_operands_by_keyword(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, "y = torch.clamp(max=6, min=0, input=x)", before="2.13", after="2.15")
-    assert finding.what == "clamp(x=0, min=0, max=6) by x, numbers: 1 → 0"
+    assert finding.what == OF_NUMBERS
 
 
 @pytest.mark.parametrize(
@@ -226,7 +234,7 @@ def test_operands_by_keyword(tmp_path: Path) -> None:
 )
 def test_a_name_that_is_assigned_once_is_its_number(code: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, code, before="2.13", after="2.15")
-    assert (finding.what, finding.tie) == ("clamp(x=0, min=0, max=6) by x, numbers: 1 → 0", "likely")
+    assert (finding.what, finding.tie) == (OF_NUMBERS, "likely")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +249,7 @@ def test_a_name_that_is_assigned_once_is_its_number(code: str, tmp_path: Path) -
 )
 def test_a_number_need_not_be_known(code: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, code, before="2.13", after="2.15")
-    assert (finding.what, finding.tie) == ("clamp(x=0, min=0, max=6) by x, numbers: 1 → 0", "likely")
+    assert (finding.what, finding.tie) == (OF_NUMBERS, "likely")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +268,7 @@ def test_a_number_need_not_be_known(code: str, tmp_path: Path) -> None:
 )
 def test_a_name_that_may_be_something_else_is_no_number(code: str, tmp_path: Path) -> None:
     (finding,) = (f for f in found(tmp_path, code, before="2.13", after="2.15") if f.question == "version")
-    assert "by x min max" in finding.what
+    assert "by x, min, max" in finding.what
 
 
 @pytest.mark.parametrize(
@@ -403,8 +411,8 @@ def test_what_changed_is_read_from_the_records(tmp_path: Path) -> None:
     for op in ops:
         (finding,) = found(tmp_path, f"y = torch.{op}(x, 0.0)", before="2.13", after="2.15")
         assert finding.question == "version"
-        assert finding.what.startswith(f"{op}(")
-        assert "1 → 0" in finding.what or "1 0 → 0.5 0.5" in finding.what
+        assert finding.what.startswith(f"{op}: on a tie the gradient by x")
+        assert re.search("was (1|1 0) in torch 2.13.0 and is (0|0.5 0.5) in torch 2.15.0", finding.what)
     for op in ops:
         questions = {f.question for f in found(tmp_path, f"y = torch.{op}(x, 0.0)", before="2.14.1", after="2.15")}
         assert questions <= {"spelling"}
