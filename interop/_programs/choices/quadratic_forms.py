@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import graphlib
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSet, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet, Sequence
 from numbers import Real
 from typing import Any
 
@@ -22,7 +22,7 @@ from interop._programs.dual_fast_paths import as_floats
 from interop._programs.order import moves
 from interop._torch.forms import NUMPY_NAMES
 from interop._torch.in_numpy import is_any
-from interop._torch.private_api import flattened, operators_named, version_of
+from interop._torch.private_api import operators_named, version_of
 from interop.native._rules.windows_stage import is_on_gpu, is_plain
 
 Tensor = torch.Tensor
@@ -276,20 +276,25 @@ def _linear(
         tuple(forms.values()),
         keeps_sign and "alpha" not in kwargs and all(form.is_square for form in forms.values()),
         constants=tuple(arg for i, arg in others.items() if i in terms and isinstance(arg, Tensor)),
-        beside=_tensors_in(others, kwargs),
+        beside=tuple(_tensors_in((*others.values(), *kwargs.values()))),
     )
 
 
-def _tensors_in(*arguments: Any) -> tuple[Tensor, ...]:
-    """Return the tensors among arguments, also those in a tuple of indices."""
-    return tuple(x for x in flattened(arguments)[0] if isinstance(x, Tensor))
+def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among arguments, also those in a tuple of indices; a pytree takes many times as long."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _tensors_in(value)
 
 
 def _taken(function: Function, input: Tensor, *args: Any, **kwargs: Any) -> Form | Selection | None:
     """Take what a function only moves, as `reshape`: a form, or what is taken of such."""
     if not isinstance(known_as(input), Selection):
         return _linear([0], function, input, *args, **kwargs)
-    return Selection((input,), lambda root: function(root(input), *args, **kwargs), _tensors_in(args, kwargs))
+    beside = tuple(_tensors_in((*args, *kwargs.values())))
+    return Selection((input,), lambda root: function(root(input), *args, **kwargs), beside)
 
 
 def _joined(function: Function, tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Form | None:
