@@ -52,6 +52,7 @@ FORMS: dict[str, Program] = {
     "a convolution": lambda x: functional.conv1d((x * x)[None], torch.ones(1, 1, 2, dtype=x.dtype)),
     "the smaller of two products": lambda x: torch.minimum(x[0] * x[2], (x * x).sum()),
     "a clamped product": lambda x: (x[0] * x[2]).clamp(-1, 1),
+    "a product or -1": lambda x: torch.maximum(torch.tensor(-1.0, dtype=x.dtype), x[0] * x[2]),
     "a clamped difference": lambda x: (x[0] ** 2 - x[1] ** 2).relu(),
     "the larger of a square and a product that falls": lambda x: torch.maximum(x[0] * x[1], x[2] ** 2),
     "nothing below 0": lambda x: (x[0] * x[1]).clamp(min=0) + x[2] ** 2,
