@@ -144,8 +144,10 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
     if not may_be_at(result, 0.0):
         return result
     value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
-    if known_as(input) is None:
+    if (known := known_as(input)) is None:
         return result
+    if isinstance(known, Form) and known.is_square:
+        return _root_of_form(in_torch, input, known)
     signed = _signed_root(in_torch, input)
     value, tangent = value_and_tangent(signed)
     return _with_piece(in_torch, input, (value > 0) | ((value == 0) & (tangent >= 0)), signed)
@@ -169,13 +171,19 @@ def _signed_root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
                 continue
             piece = known.of_roots(functools.partial(_root_of_operand, root_by_id))
             root = _with_piece(signed, x, value_of(x) == 0, piece)
-        elif isinstance(known, Form) and may_be_at(x, 0.0) and (piece_at_0 := _piece_at_0(known)):
-            at_0, piece = piece_at_0
-            root = _with_piece(signed, x, (value_of(x) == 0) & at_0, piece)
+        elif isinstance(known, Form) and may_be_at(x, 0.0):
+            root = _root_of_form(signed, x, known)
         else:
             root = signed(x)
         root_by_id[id(pending.pop())] = root
     return root_by_id[id(input)]
+
+
+def _root_of_form(in_torch: Callable[[Tensor], Tensor], x: Tensor, form: Form) -> Tensor:
+    if (piece_at_0 := _piece_at_0(form)) is None:
+        return in_torch(x)
+    at_0, piece = piece_at_0
+    return _with_piece(in_torch, x, (value_of(x) == 0) & at_0, piece)
 
 
 def _signed_root_of_number(in_torch: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
