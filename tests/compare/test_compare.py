@@ -239,6 +239,7 @@ class Network(torch.nn.Module):
         self.norm = torch.nn.BatchNorm1d(2)
         with torch.no_grad():
             self.linear.weight.copy_(torch.arange(6.0).view(2, 3))
+            self.linear.bias.copy_(torch.tensor([0.25, -0.5]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.hardtanh(self.norm(self.linear(x)))
