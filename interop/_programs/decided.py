@@ -316,9 +316,9 @@ _CHOICES_BY_NAME_OR_IN_PLACE: dict[str, Function] = {
     **_CHOICES_BY_NAME,
     **{f"{name}_": overwriting(f"{name}_", choice) for name, choice in _CHOICES_BY_NAME.items() if in_place(name)},
 }
-# Around the forms in place, not within: these choose by a copy, of which it is not known that it is a sum of squares.
+# What overwrites chooses by a copy, of which it is not known that it is a quadratic form, unless that is told here.
 _CHOICES_BY_NAME_OR_IN_PLACE |= {
-    **{f"{name}_": roots.overwriting(f"{name}_", _CHOICES_BY_NAME[name]) for name in ("sqrt", "pow")},
+    f"{name}_": roots.overwriting(f"{name}_", _CHOICES_BY_NAME[name]) for name in ("sqrt", "pow")
 }
 _CHOICES_BY_NAME_OR_IN_PLACE |= {
     name: roots.comparing(name, choice)

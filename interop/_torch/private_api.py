@@ -450,8 +450,9 @@ def without_checkpoints() -> Iterator[None]:
     `torch.func.functional_call` replaces parameters in the call alone. What is computed again behind it would be made
     of those of the module, and would change its buffers.
     """
-    name = "_checkpoint_without_reentrant_generator"
-    name += "_impl" * hasattr(torch.utils.checkpoint, f"{name}_impl")  # from torch 2.15 on
+    before_2_15 = "_checkpoint_without_reentrant_generator"
+    since_2_15 = f"{before_2_15}_impl"
+    name = since_2_15 if hasattr(torch.utils.checkpoint, since_2_15) else before_2_15
     generator = getattr(torch.utils.checkpoint, name)
 
     def around_call(*_: Any, **__: Any) -> Iterator[None]:

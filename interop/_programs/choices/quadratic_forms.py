@@ -39,19 +39,24 @@ class Form:
     is_square: bool
     """Whether it is a sum of squares with weights that are not negative, and so is not negative itself."""
     constants: tuple[Tensor, ...] = ()
-    """What is added, and is no form: if it moves, the sum is none of forms. The function takes it for 0.
+    """What is added, and is no form; the function takes it for 0.
 
-    Nor is it if the constant has a tangent of 0: that of ``1 - cos(x)``, as of a square, is 0 where x is.
+    If one moves, the sum is no quadratic form. That a tangent is 0 does not say that it stands still: at x = 0 that of
+    ``1 - cos(x)`` is 0, too.
     """
     beside: tuple[Tensor, ...] = ()
     """What else the function reads: weights, which may move, masks and indices."""
+    factors: tuple[Tensor, ...] = dataclasses.field(init=False)
+    """The tensors among the operands."""
+    forms: tuple[Form, ...] = dataclasses.field(init=False)
+    """The forms among the operands."""
+    has_moving_constants: bool = dataclasses.field(init=False)
+    """Whether a constant moves, of this form or of one that it is made of."""
 
     def __post_init__(self) -> None:
         self.factors = tuple(x for x in self.operands if isinstance(x, Tensor))
         self.forms = tuple(x for x in self.operands if isinstance(x, Form))
-        self.has_moving_constants: bool = any(map(moves, self.constants)) or any(
-            x.has_moving_constants for x in self.forms
-        )
+        self.has_moving_constants = any(map(moves, self.constants)) or any(x.has_moving_constants for x in self.forms)
         self._state = _state(*self.factors, *self.constants, *self.beside)
 
     def in_order(self) -> list[Form] | None:
@@ -263,10 +268,10 @@ def _linear(
     if not forms or len(args) <= max(terms):  # a term may be a keyword argument
         return None
 
-    others = {i: arg for i, arg in enumerate(args) if i not in forms}  # the forms themselves need no memory then
+    no_forms = {i: arg for i, arg in enumerate(args) if i not in forms}  # the forms themselves need no memory then
 
     def of_forms(*values: Tensor) -> Tensor:
-        operands = {i: 0 * arg if i in terms else arg for i, arg in others.items()}
+        operands = {i: 0 * arg if i in terms else arg for i, arg in no_forms.items()}
         operands |= zip(forms, values, strict=True)
         result: Tensor = function(*(operands[i] for i in range(len(operands))), **kwargs)
         return result
@@ -275,8 +280,8 @@ def _linear(
         of_forms,
         tuple(forms.values()),
         keeps_sign and "alpha" not in kwargs and all(form.is_square for form in forms.values()),
-        constants=tuple(arg for i, arg in others.items() if i in terms and isinstance(arg, Tensor)),
-        beside=tuple(_tensors_in((*others.values(), *kwargs.values()))),
+        constants=tuple(arg for i, arg in no_forms.items() if i in terms and isinstance(arg, Tensor)),
+        beside=tuple(_tensors_in((*no_forms.values(), *kwargs.values()))),
     )
 
 
@@ -367,6 +372,7 @@ def _watch(maker: Function, function: Function, result: Tensor, *args: Any, out:
 
 
 def _watch_parts(function: Function, result: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
+    """Do as `_watch` for each of the parts that a tensor is split into."""
     for i, part in enumerate(result if args else ()):
         of_whole = lambda *args, i=i, **kwargs: function(*args, **kwargs)[i]  # noqa: E731
         keep(part, _taken(of_whole, *args, **kwargs))

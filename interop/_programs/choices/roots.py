@@ -109,7 +109,7 @@ def _is_everywhere(condition: Callable[[Any], Any], x: Any) -> bool:
 
 
 def overwriting(name: str, choice: Function) -> Function:
-    """Return the form of a root, called ``name``, that overwrites its first argument."""
+    """Return the variant of a root, called ``name``, that overwrites its first argument, of which it knows as much."""
 
     def overwritten(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         known = known_as(input)  # before it is overwritten
@@ -180,6 +180,7 @@ def _signed_root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
 
 
 def _root_of_form(in_torch: Callable[[Tensor], Tensor], x: Tensor, form: Form) -> Tensor:
+    """Take the root of a tensor, which at 0 is that of a form, if this still holds."""
     if (piece_at_0 := _piece_at_0(form)) is None:
         return in_torch(x)
     at_0, piece = piece_at_0
@@ -187,6 +188,7 @@ def _root_of_form(in_torch: Callable[[Tensor], Tensor], x: Tensor, form: Form) -
 
 
 def _signed_root_of_number(in_torch: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Take torch's root of the size, with the sign of x."""
     is_negative = value_of(x) < 0
     root_of_size = in_torch(torch.where(is_negative, -x, x) + 0.0)  # torch's root falls where -0.0 rises
     return torch.where(is_negative, -root_of_size, root_of_size)

@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
 
 def is_result_of_numbers(key: Key, leaf: Any) -> bool:
-    """Return whether the model itself returns it, as numbers of Python or of NumPy, which are compared like arrays."""
+    """Return whether a leaf is a result of the whole model, in numbers of Python or NumPy: they count as arrays."""
     # Integers of Python are sizes and flags: dataclasses have such fields, which JAX takes for no part of a result.
     is_of_numbers = isinstance(leaf, float | complex | np.ndarray | np.generic)
     return is_of_numbers and key.moment == Moment(0, "outputs") and np.asarray(leaf).dtype.kind in "biufc"
