@@ -223,7 +223,8 @@ class _Pair:
 
         An example is the gradient of a bias before a normalization. It is 0 for any bias, but in float32 the terms that
         cancel leave 3e-9 on one side and -5e-9 on the other, a relative difference of 2. In float64 they leave 1e-17:
-        what shrinks as :math:`\epsilon` does is rounding, and no bug.
+        what shrinks as :math:`\epsilon` does is rounding, no bug and no tie. A difference that stays is one of these,
+        however small.
         """
         comparison = self.recorded()
         suspects = self._suspects(comparison) if self.atol is None else []
@@ -233,14 +234,20 @@ class _Pair:
             precise = self.at(_in_float64(self.first.arrays)).recorded(with_min_norm=False)
         except Exception:  # of a function with constants of the narrower dtype, as torch does not multiply the two
             return comparison
-        noise = []  # the labels of leaves that shrink as the precision does
+        in_float64 = {leaf.label: leaf for leaf in dataclasses.replace(precise, rtol=None).leaves}
+        # A function may compute a part in float32 all the same. Then leaves that agree as given are apart in float64.
+        is_precise = all(in_float64[leaf.label].passes() for leaf in comparison.leaves if leaf.finding == "agrees")
+        explained = 0.0 if is_precise else relative_tolerance(np.dtype(np.float32), None) * precise.gradient_scale
+        noise, lasting = [], []
         for label in suspects:
             coarse, fine = ([side.unmodified[label] for side in (c.first, c.second)] for c in (comparison, precise))
-            # A function may cast to the narrower dtype inside, and then shows nothing.
-            is_precise = all(array.dtype == np.float64 for array in fine)
-            if is_precise and is_rounding_alone(largest_of(coarse), largest_of(fine), coarse[0].dtype):
+            if any(array.dtype != np.float64 for array in fine):
+                continue
+            if is_rounding_alone(largest_of(coarse), largest_of(fine), coarse[0].dtype):
                 noise.append(label)
-        return dataclasses.replace(comparison, noise=tuple(noise))
+            elif in_float64[label].finding == "port" and largest_of([fine[0] - fine[1]]) > explained:
+                lasting.append(label)
+        return dataclasses.replace(comparison, noise=tuple(noise), lasting=tuple(lasting))
 
     def _suspects(self, comparison: Comparison) -> list[str]:
         """List the leaves that may be rounding alone."""
@@ -249,10 +256,11 @@ class _Pair:
         largest_input = largest_of(floats) if floats else 0.0
         suspects = []
         for leaf in comparison.leaves:
-            if leaf.finding == "port" and not leaf.mismatch:
+            if leaf.finding in ("port", "ties", "rounding") and not leaf.mismatch:
                 arrays = [side.unmodified[leaf.label] for side in (comparison.first, comparison.second)]
                 scale = comparison.gradient_scale if is_gradient(leaf.label) else largest_input
-                if is_float(arrays[0]) and may_be_rounding(largest_of(arrays), eps_of(arrays[0].dtype), scale):
+                is_small = may_be_rounding(largest_of(arrays), eps_of(arrays[0].dtype), scale)
+                if is_float(arrays[0]) and (is_small or leaf.finding == "rounding"):
                     suspects.append(leaf.label)
         return suspects
 

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
 
 from interop.comparison.leaves import (
     HEADINGS,
@@ -29,7 +31,9 @@ from interop.comparison.leaves import (
     Finding,
     Leaf,
     check_tolerances,
+    coarsest,
     difference_of,
+    eps_of,
     is_gradient,
     is_negligible,
     largest_finite,
@@ -65,9 +69,9 @@ class Comparison:
     Two numbers agree if :math:`|a - b| \le atol + rtol \max(|a|, |b|)`. Unless given, ``rtol`` is
     :math:`\epsilon^{2/3}` for the coarser of the two dtypes (2e-5 in float32; 0 for integers), and ``atol`` is ``rtol``
     times the largest number in the leaf, as sums round. Gradients that cancel to 0, as that of a bias before a
-    normalization, leave the rounding of their terms: unless ``atol`` is given, a leaf that differs, under min_norm too,
-    with no number on either side above ``rtol`` times the largest in all gradients, is no bug but ``rounding``. So is a
-    leaf whose numbers shrink as :math:`\epsilon` does when `compare` calls both sides in float64.
+    normalization, leave the rounding of their terms: unless ``atol`` is given, a leaf that differs, with no number on
+    either side above ``rtol`` times the largest in all gradients, is ``rounding``, unless `compare` finds that it
+    differs in float64 too. So is a leaf whose numbers shrink as :math:`\epsilon` does in float64.
 
     For other tolerances: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
 
@@ -84,6 +88,8 @@ class Comparison:
     """What came of the probe, if one was asked for; ``probed.case`` has the inputs at which they differ."""
     noise: tuple[str, ...] = ()
     """The labels of the leaves that are rounding alone on both sides, as float64 showed."""
+    lasting: tuple[str, ...] = ()
+    """The labels of the leaves that are as small as rounding, and differ in float64 too."""
 
     def __post_init__(self) -> None:
         check_tolerances(self.rtol, self.atol)
@@ -123,10 +129,10 @@ class Comparison:
         if finding != "agrees" and not all(self._answers_twice(side, label) for side in sides):
             finding = "unsteady"  # where both draw the same random numbers, they agree
         # Whoever gives ``atol`` has said what is small: then nothing is taken for rounding beyond that.
-        if self.atol is None:
+        if self.atol is None and finding != "agrees" and not mismatch:
             rtol, arrays = relative_tolerance(a.dtype, self.rtol), (a, b, a_min_norm, b_min_norm)
-            is_small = is_gradient(label) and min_norm.beyond and is_negligible(arrays, rtol, self.gradient_scale)
-            if is_small or (finding == "port" and label in self.noise):
+            is_small = is_gradient(label) and is_negligible(arrays, rtol, self.gradient_scale)
+            if label in self.noise or (is_small and label not in self.lasting):
                 finding = "rounding"
         return Leaf(label, mismatch, unmodified, min_norm, finding)
 
@@ -188,25 +194,34 @@ class Comparison:
             causes = "by convention alone, at ties or at NaN" if has_nan else "because of ties alone"
             sentences = [f"they disagree {causes}."]
         else:
-            sentences = [
-                "they agree where rounding lets them be compared." if by_finding["rounding"] else "they agree."
-            ]
+            sentences = ["they agree, but for rounding." if by_finding["rounding"] else "they agree."]
             if self._answers_nan:
                 sentences.append("Both answer NaN, which counts as equal and hides what differs.")
             if empty := [label for label, array in self.first.unmodified.items() if not array.size]:
                 sentences.append(f"Without elements, and compared in shape alone: {listed(empty)}.")
         if by_finding["ties"]:
-            verb = "differs" if len(by_finding["ties"]) == 1 else "differ"
-            sentences.append(f"{listed(by_finding['ties'])} {verb} by convention alone: under min_norm both agree.")
+            sentences.append(f"{_differ(by_finding['ties'])} by convention alone: under min_norm both agree.")
         if by_finding["hidden tie"]:
             sentences.append(
                 f"Only under min_norm they differ in {listed(by_finding['hidden tie'])}. That is {_UNREACHED}."
             )
         if by_finding["rounding"]:
-            sentences.append(f"Both are 0 to within rounding in {listed(by_finding['rounding'])}, and differ.")
+            sentences.append(f"{_differ(by_finding['rounding'])} by no more than rounding explains.")
+        if self.rtol is None and not by_finding["port"] and (loose := self._loose_dtype):
+            sentences.append(
+                f"The tolerance is that of {loose}, rtol={relative_tolerance(loose, None):.2g}: pass float32 arrays to "
+                "see smaller differences."
+            )
         if self.probed:
             sentences.append(str(self.probed))
         return " ".join(sentences)
+
+    @property
+    def _loose_dtype(self) -> np.dtype[Any] | None:
+        """The coarsest dtype of what is compared, if it is coarser than float32."""
+        answers = [*self.first.unmodified.values(), *self.second.unmodified.values()]
+        coarse = [array.dtype for array in answers if eps_of(array.dtype) > eps_of(np.dtype(np.float32))]
+        return coarsest(coarse) if coarse else None
 
     @property
     def _answers_nan(self) -> bool:
@@ -294,7 +309,7 @@ class Comparison:
 
     def save(self, path: FilePath) -> None:
         """Write an npz file, the answers of both sides included."""
-        write(path, [self.first, self.second], **self._tolerances, noise=self.noise)
+        write(path, [self.first, self.second], **self._tolerances, noise=self.noise, lasting=self.lasting)
 
     @classmethod
     def load(cls, path: FilePath) -> Comparison:
@@ -307,7 +322,8 @@ class Comparison:
         if len(recordings) != 2:
             raise ValueError(f"Comparison.load: {str(path)!r} holds one side; use Recording.load.")
         first, second = recordings
-        return cls(first, second, **settings | {"noise": tuple(settings.get("noise", ()))})
+        labels = {name: tuple(settings.get(name, ())) for name in ("noise", "lasting")}
+        return cls(first, second, **{**settings, **labels})
 
     @property
     def _tolerances(self) -> dict[str, float | None]:
@@ -318,6 +334,10 @@ class Comparison:
     @property
     def _title(self) -> str:
         return f"{self.first} against {self.second}"
+
+
+def _differ(leaves: Sequence[Leaf]) -> str:
+    return f"{listed(leaves)} differ{'s' * (len(leaves) == 1)}"
 
 
 def _fields(leaf: Leaf) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """How `interop.compare` measures a difference, and when it is rounding, a tie or the port."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +133,7 @@ def test_a_gradient_that_cancels_is_left_with_rounding(small: float, other: floa
     assert comparison.agree == (finding != "port")
     if finding == "rounding":
         assert comparison.verdict == (
-            "by against by: they agree where rounding lets them be compared. Both are 0 "
-            "to within rounding in gradient[1], and differ."
+            "by against by: they agree, but for rounding. gradient[1] differs by no more than rounding explains."
         )
         with pytest.raises(AssertionError, match="To let that pass: assert_agree"):
             comparison.assert_agree(allow=())
@@ -155,16 +155,50 @@ def test_a_bias_before_a_normalization() -> None:
     assert findings(comparison)["gradient[1]"] == "rounding"
 
 
-def test_a_small_leaf_with_a_wrong_gradient_is_not_passed_over() -> None:
-    def right(a: Any, b: Any) -> Any:
-        return jnp.add(100 * a, 0.3 * b)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, F32])
+@pytest.mark.parametrize(
+    ("of_jax", "of_torch", "b", "finding"),
+    [
+        (lambda b: 0.3 * b, lambda b: 0.6 * b.detach() - 0.3 * b, 1.0, "port"),
+        (lambda b: 0.3 * b, lambda b: 0.6 * b, 1.0, "port"),
+        (lambda b: 1e-3 * jnp.maximum(b, 0), lambda b: 1e-3 * torch.relu(b), 0.0, "ties"),
+        # A tie multiplies by 1/2 or 0 what is 0 but for rounding.
+        (
+            lambda b: jnp.maximum(0.1 * b + 0.2 * b - 0.3 * b, 0),
+            lambda b: torch.relu(0.1 * b + 0.2 * b - 0.3 * b),
+            0.0,
+            "rounding",
+        ),
+    ],
+)
+def test_a_small_gradient_is_rounding_if_it_vanishes_in_float64(
+    of_jax: Callable[[Any], Any], of_torch: Callable[[Any], Any], b: float, finding: str, dtype: Any, tmp_path: Path
+) -> None:
+    functions = (lambda a, b: 100 * a + of_jax(b)), (lambda a, b: 100 * a + of_torch(b))
+    comparison = compare(*functions, *np.array([1.0, b], dtype), frameworks=("jax", "torch"))
+    assert findings(comparison)["gradient[1]"] == finding, comparison.to_markdown()
+    comparison.save(tmp_path / "comparison.npz")
+    assert findings(Comparison.load(tmp_path / "comparison.npz")) == findings(comparison)
 
-    def wrong(a: Any, b: Any) -> Any:
-        return torch.add(100 * a, 0.6 * b.detach() - 0.3 * b)
 
-    half, single = (compare(right, wrong, *[np.ones(1, dtype)] * 2) for dtype in (np.float16, F32))
-    assert "gradient[1], and differ" in half.verdict
-    assert findings(single)["gradient[1]"] == "port"
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, F32])
+def test_a_part_in_float32_leaves_its_rounding_in_float64(dtype: Any) -> None:
+    def of_jax(b: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.tanh(jax.nn.softmax((x + b).astype(jnp.float32), axis=0).astype(x.dtype))
+
+    def of_torch(b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.softmax((x + b).float(), 0).to(x.dtype))
+
+    b, x = (np.random.default_rng(0).normal(size=shape).astype(dtype) for shape in ((3,), (64, 3)))
+    assert findings(compare(of_jax, of_torch, b, x))["gradient[0]"] == "rounding"
+
+
+def test_a_loose_tolerance_is_told() -> None:
+    x = np.array([1.0, 2.0], jnp.bfloat16)
+    told = "The tolerance is that of bfloat16, rtol=0.039: pass float32 arrays to see smaller differences."
+    assert told in compare(jnp.sin, lambda x: torch.sin(x) * 1.02, x).verdict
+    assert "tolerance" not in compare(jnp.sin, torch.sin, x, rtol=0.1).verdict
+    assert "tolerance" not in compare(jnp.sin, torch.sin, x.astype(F32)).verdict
 
 
 def test_what_is_not_finite_is_no_rounding() -> None:
