@@ -181,15 +181,38 @@ def test_results_of_two_dtypes_are_noted() -> None:
     calls = (None, lambda model, x: model(x).bfloat16())
     comparison = compare_models(model := linear(), model, X, calls=calls)
     assert comparison.agree
-    (note,) = comparison.notes
-    assert note.startswith("Result 0 is of float32 in Linear (torch ")
-    assert "and of bfloat16 in Linear (torch " in note
+    assert comparison.notes == ("Result 0 is of float32 in the first model, and of bfloat16 in the second.",)
 
 
 def test_arrays_of_another_byte_order() -> None:
     """As FITS has them."""
     swapped = X.astype(">f4")
     assert compare_models(port_of(a=linear()), dense("a"), swapped).agree
+
+
+class Indexed(torch.nn.Module):
+    def __init__(self, index: list[int] | None = None, *, mask: bool = True) -> None:
+        super().__init__()
+        self.a, self.norm = torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)
+        for name, numbers in {"index": index, "mask": [mask] * 3}.items():
+            self.register_buffer(name, None if numbers is None else torch.tensor(numbers), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.a(x))
+
+
+def test_integers_that_models_keep() -> None:
+    """They are compared by name, whether these inputs show a difference or not; counts of batches are not."""
+    model = Indexed([0, 1])
+    model.norm.num_batches_tracked += 1  # type: ignore[operator]
+    same = compare_models(model, Indexed([0, 1]), X)
+    assert same.agree
+    assert not same.notes
+    for port, name in ((Indexed([0, 2]), "index"), (Indexed([0]), "index"), (Indexed([0, 1], mask=False), "mask")):
+        assert f"The parameters first differ at Indexed: {name} (integers)" in compare_models(model, port, X).verdict
+    assert compare_models(Indexed(), model, X).notes == (
+        "Integers of the second model are not compared, as the first has none by that name: index.",
+    )
 
 
 class Recurrent(nn.Module):

@@ -1,5 +1,6 @@
 """`interop.compare_models` of models that compute a part in another precision: bfloat16, autocast, casts by hand."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -131,6 +132,28 @@ def test_parameters_and_inputs_of_bfloat16(dtype: Any, eps: float) -> None:
     port = Port().to(torch.bfloat16)
     comparison = compare_models(port, OfLinen(eps, dtype), X.astype(BFLOAT16))
     assert blamed(comparison) == (() if eps == 1e-6 else ("norm",)), comparison
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_and_its_half(dtype: str) -> None:
+    """Each computes in its own dtype: the half overflows where the model does not."""
+    port = Port()
+    half = copy.deepcopy(port).to(getattr(torch, dtype))
+    calls = (None, lambda half, x: half(x.to(half.head.weight.dtype)))
+    comparison = compare_models(port, half, X, calls=calls)
+    assert comparison.agree, comparison
+    assert 0.1 > comparison.layers[-1].apart(gradients=False) > 1e-4
+    assert comparison.notes[0] == (
+        f"All parameters are of float32 in the first model, and of {dtype} in the second: their numbers are those of "
+        f"{dtype} in both, and each model computes in its own."
+    )
+    half.norm.eps = 1e-4
+    assert blamed(compare_models(port, half, X, calls=calls)) == ("norm",)
+    with torch.no_grad():
+        port.a.weight.fill_(1e4)
+    assert blamed(compare_models(port, half, 100 * np.ones_like(X), calls=calls)) == (
+        ("a",) if dtype == "float16" else ("norm",)
+    )
 
 
 class Cancelling(nn.Module):

@@ -55,8 +55,9 @@ def compare_models(
         passed as it is. Images (floats of four or five axes) are transposed for ``second`` if its library has channels
         elsewhere.
       parameters: where their values come from. By default they are those of ``first``, or of ``second`` if ``first``
-        has none. ``"own"`` leaves each its own, and compares them. Else a tree of arrays, a state_dict, or the path of
-        an npz or safetensors file, or of a checkpoint of orbax, under the names of either model.
+        has none; each model has them in its own dtypes, rounded alike. ``"own"`` leaves each its own, and compares
+        them. Else a tree of arrays, a state_dict, or the path of an npz or safetensors file, or of a checkpoint of
+        orbax, under the names of either model.
       mapping: maps names of parameters or modules of ``first``, that are not paired, or not rightly, to those of
         ``second``: ``{"Dense_0": "fc1"}``. A parameter may have an order of axes, ``{"w": ("fc.weight", (1, 0))}``;
         None says that there is no counterpart.

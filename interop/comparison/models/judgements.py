@@ -25,13 +25,14 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 
 from interop.comparison.leaves import (
     Difference,
+    apart_of,
     as_reals,
     coarsest,
     difference_of,
@@ -130,6 +131,11 @@ def judge(bound: Bound, to_judge: Sequence[Place], roundings: Sequence[float]) -
     for pair in bound.counterparts.mapping.pairs if bound.are_own else ():
         one = Judged("parameters", pair.first.name, False, pair.apart, pair.apart, "agrees" if pair.agrees else "port")
         by_match[bound.counterparts.match_of[pair.first.name]].append(one)
+    first, second = (model.integers for model in bound.models)
+    for name in filter(second.__contains__, first):  # each model keeps its own, as an index of positions
+        distance = apart_of(first[name], second[name])
+        one = Judged("parameters", f"{name} (integers)", False, distance, distance, "port" if distance else "agrees")
+        by_match[0].append(one)
     return by_match
 
 
@@ -171,12 +177,12 @@ def _finding(
 
 @dataclass(frozen=True)
 class _Compared:
-    """The arrays of both models at a place, in the coarser of their dtypes."""
+    """The arrays of both models at a place."""
 
     first: Array
     second: Array
     eps: float
-    """The largest epsilon of the floats that they were computed from; 0 for integers."""
+    """The largest epsilon of the floats that they are, or were computed from; 0 for integers."""
 
     @classmethod
     def of(cls, a: Array, b: Array, eps: float) -> _Compared:
@@ -185,8 +191,7 @@ class _Compared:
         if not jnp.issubdtype(a.dtype, jnp.floating):
             return cls(a, b, 0.0)
         # One library may compute in bfloat16 what the other computes in float32: then no more digits are known.
-        dtype = coarsest((a.dtype, b.dtype))
-        return cls(a.astype(dtype, copy=False), b.astype(dtype, copy=False), max(eps_of(dtype), eps))
+        return cls(a, b, max(eps_of(a.dtype), eps_of(b.dtype), eps))
 
     @functools.cached_property
     def difference(self) -> Difference | None:
@@ -211,7 +216,12 @@ class _Compared:
     @property
     def is_rounded_within(self) -> bool:
         """Whether they were computed from floats that are coarser than their own dtype."""
-        return self.eps > eps_of(self.first.dtype)
+        return self.eps > eps_of(self.dtype)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The coarser of their dtypes."""
+        return coarsest((self.first.dtype, self.second.dtype))
 
 
 _AtPlaces: TypeAlias = Mapping[Place, _Compared]
@@ -391,7 +401,7 @@ def _rounding_alone(coarse: _AtPlaces, fine: _AtPlaces) -> frozenset[Place]:
         scale = in_model[place.is_gradient]
         largest = each.largest or each.eps * scale
         is_small = may_be_rounding(largest, each.eps, scale)
-        if is_small and is_rounding_alone(largest, fine[place].largest, each.first.dtype):
+        if is_small and is_rounding_alone(largest, fine[place].largest, each.dtype):
             alone.add(place)
     return frozenset(alone)
 

@@ -201,7 +201,7 @@ def _give_values(models: tuple[Model, Model], parameters: Any, counterparts: Cou
     if are_own:
         if not all(is_complete):
             raise ValueError(f"compare_models: parameters is 'own', and {models[is_complete.index(False)]} has none.")
-        _round_alike(values, counterparts.mapping)
+        _round_alike(values, (pair for pair in counterparts.mapping.pairs if pair.agrees))
     else:
         if parameters is not None:
             source, values_of_source = _named_as_in(models, arrays_of(parameters))
@@ -214,9 +214,9 @@ def _give_values(models: tuple[Model, Model], parameters: Any, counterparts: Cou
             )
         target = 1 - source
         before, values[source] = values[target], values_of_source
-        # The target gets the dtype of the source too, so that rounding of parameters is no difference. What has no
-        # counterpart, as the caller said, keeps its value.
+        # What has no counterpart, as the caller said, keeps its value.
         values[target] = before | _converted(counterparts.mapping, source, values_of_source)
+        _round_alike(values, counterparts.mapping.pairs)
         changed = [name for name, value in before.items() if not np.array_equal(value, values[target][name])]
         if changed:
             count = "1 parameter" if len(changed) == 1 else f"{len(changed)} parameters"
@@ -255,22 +255,20 @@ def _named_as_in(models: Sequence[Model], arrays: Mapping[tuple[str, ...], Array
 
 
 def _converted(mapping: ParameterMapping, source: int, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return for the other model what its parameters have as values in the ``source``, the first or the second."""
+    """Return for the other model, in its dtypes, what its parameters have as values in the ``source``, 0 or 1."""
     if source == 0:
-        return {pair.second.name: pair.to_second(values[pair.first.name]) for pair in mapping.pairs}
-    return {pair.first.name: pair.to_first(values[pair.second.name]) for pair in mapping.pairs}
+        return {p.second.name: p.to_second(values[p.first.name]).astype(p.second.dtype) for p in mapping.pairs}
+    return {p.first.name: p.to_first(values[p.second.name]).astype(p.first.dtype) for p in mapping.pairs}
 
 
-def _round_alike(values: Sequence[dict[str, Array]], mapping: ParameterMapping) -> None:
-    """Give both models a parameter in the coarser dtype, if it differs by rounding alone.
+def _round_alike(values: Sequence[dict[str, Array]], pairs: Iterable[Pair]) -> None:
+    """Give both models the parameters in the coarser of their dtypes, each as its own dtype.
 
     Else rounding of parameters would look like a bug of the layer, as it does not vanish in float64: 0.1 in bfloat16 is
     0.10009765625 there, too.
     """
-    for pair in mapping.pairs:
+    for pair in pairs:
         a, b = values[0][pair.first.name], values[1][pair.second.name]
-        if not pair.agrees:
-            continue
         if coarsest((a.dtype, b.dtype)) == a.dtype:
             values[1][pair.second.name] = pair.to_second(a).astype(b.dtype)
         else:

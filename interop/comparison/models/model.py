@@ -79,6 +79,11 @@ class Model(ABC):
         """All arrays of floats and complex numbers that it has, in the order in which the library lists them."""
 
     @property
+    def integers(self) -> Mapping[str, Array]:
+        """The arrays of integers and truth values that it keeps, as an index, but for single numbers, as a count."""
+        return {}
+
+    @property
     @abstractmethod
     def layers(self) -> Sequence[Layer]:
         """The calls of its modules; values may be shapes without numbers, and gradients are missing."""

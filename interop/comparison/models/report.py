@@ -8,11 +8,13 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from interop._terminal import text_width
+from interop.comparison.leaves import coarsest
 from interop.comparison.models.cause import Cause, LayerPair, cause_of, slip_of
 from interop.comparison.models.judgements import Judged
 from interop.comparison.models.layers import Layer, Point
@@ -60,8 +62,16 @@ def reported(
 
 
 def _notes(bound: Bound) -> Iterator[str]:
-    """Note parameters that one model alone trains or requires grad of, results of two dtypes, and what was refused."""
+    """Note parameters and results of two dtypes, parameters that one model alone trains, and what was refused."""
     pairs = bound.counterparts.mapping.pairs
+    dtypes_of_pairs = Counter((pair.first.dtype, pair.second.dtype) for pair in pairs)
+    for dtypes, count in dtypes_of_pairs.items():
+        if dtypes[0] != dtypes[1]:
+            which = "All" if count == len(pairs) else f"{count} of {len(pairs)}"
+            yield (
+                f"{which} parameters are {_of_dtypes(dtypes)}: their numbers are those of {coarsest(dtypes)} in both, "
+                "and each model computes in its own."
+            )
     for pair in pairs:
         sides = [(parameter, model) for parameter, model in zip((pair.first, pair.second), bound.models, strict=True)]
         if pair.first.trained != pair.second.trained:
@@ -77,13 +87,22 @@ def _notes(bound: Bound) -> Iterator[str]:
                 "are compared as if both were."
             )
     results = zip(*(model.answer(Run()).layers[0].outputs for model in bound.models), strict=True)
-    for i, dtypes in enumerate([point.value.dtype for point in points] for points in results):
+    for i, (first, second) in enumerate(results):
+        dtypes = first.value.dtype, second.value.dtype
         if dtypes[0] != dtypes[1] and all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
-            of_models = [f"of {dtype} in {model}" for dtype, model in zip(dtypes, bound.models, strict=True)]
-            yield f"Result {i} is {', and '.join(of_models)}."
+            yield f"Result {i} is {_of_dtypes(dtypes)}."
+    of_first, of_second = (model.integers.keys() for model in bound.models)
+    for this, other, alone in (("first", "second", of_first - of_second), ("second", "first", of_second - of_first)):
+        if alone:
+            names = listed(sorted(alone))
+            yield f"Integers of the {this} model are not compared, as the {other} has none by that name: {names}."
     for model in bound.models:
         if model.refusal:
             yield f"{model} cannot be run in another precision, which would tell rounding from bugs: {model.refusal}"
+
+
+def _of_dtypes(dtypes: Sequence[np.dtype[Any]]) -> str:
+    return f"of {dtypes[0]} in the first model, and of {dtypes[1]} in the second"
 
 
 def _updated(bound: Bound) -> tuple[set[int], set[int]]:

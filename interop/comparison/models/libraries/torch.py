@@ -86,6 +86,11 @@ class Torch(Model):
             for name, part in _parts(fused, array)
         ]
 
+    @property
+    def integers(self) -> Mapping[str, Array]:
+        kept = {name: buffer for name, buffer in self.model.named_buffers() if buffer.ndim}
+        return {name: to_host(x) for name, x in kept.items() if not (x.is_floating_point() or x.is_complex())}
+
     @functools.cached_property
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Return the parameters, and the buffers that a state_dict has, but for integers, such as counts."""
