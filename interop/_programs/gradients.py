@@ -185,7 +185,7 @@ def grad(
             else:
                 v = random_direction(leaves, active, generator)
         if not has_aux:
-            return _differentiated("grad", fun, argnums, v, args, kwargs)[1]
+            return _differentiated("grad", fun, argnums, v, args, kwargs)[-1]
 
         def first_of_pair(*args: Any, **kwargs: Any) -> Any:
             result = fun(*args, **kwargs)
@@ -195,7 +195,7 @@ def grad(
 
         # The auxiliary result is to have no tangents: a second run makes it, of the arguments as they are.
         with _rehearsal(args, kwargs) as copies:
-            _, of_arguments = _differentiated("grad", first_of_pair, argnums, v, *copies)
+            *_, of_arguments = _differentiated("grad", first_of_pair, argnums, v, *copies)
         return of_arguments, fun(*args, **kwargs)[1]
 
     return gradient
@@ -229,7 +229,7 @@ def subdifferential(
     Raises:
       TypeError: ``fun`` is not callable, or ``generator`` no `torch.Generator`; when called, an argument is not of
         floating-point tensors.
-      ValueError: ``directions`` is not a positive number; when called, a gradient is not finite.
+      ValueError: ``directions`` is not a positive number; when called, the value or a gradient is not finite.
       RuntimeError: when called, as `grad`.
       NotImplementedError: when called, as `grad`.
 
@@ -265,10 +265,11 @@ def subdifferential(
             shaped = [part.reshape(leaf.shape).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
             return unflattened(flattened(active)[1], shaped)
 
-        def along_vector(vector: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        def along_vector(vector: np.ndarray[Any, Any]) -> tuple[float, float, np.ndarray[Any, Any]]:
             with _rehearsal(args, kwargs) as copies:
-                derivative, gradient = _differentiated("subdifferential", fun, argnums, unflatten(vector), *copies)
-            return derivative.item(), flatten(gradient)
+                result = _differentiated("subdifferential", fun, argnums, unflatten(vector), *copies)
+            value, derivative, gradient = result
+            return value.item(), derivative.item(), flatten(gradient)
 
         # Two gradients that differ by rounding are one piece, and the least precise argument says how much that is.
         epsilon = max(torch.finfo(leaf.dtype).eps for leaf in leaves)
@@ -284,8 +285,8 @@ def _differentiated(
     direction: Tree,
     args: Sequence[Any],
     kwargs: Any,
-) -> tuple[torch.Tensor, Tree]:
-    """Return the derivative of ``fun`` along ``direction``, and the gradient of the piece that is entered."""
+) -> tuple[torch.Tensor, torch.Tensor, Tree]:
+    """Return the value, the derivative along ``direction``, and the gradient of the piece that is entered."""
     positions = positions_of(name, args, argnums)
     active = tuple(args[position] for position in positions)
     is_one = isinstance(argnums, int)
@@ -314,7 +315,7 @@ def _differentiated(
     if node is not None and has_nan(gradients):
         gradients = certified(gradients, node, lambda: flattened(pull(cotangent))[0])
         gradient = unflattened(structure, gradients)
-    return derivative, gradient[0] if is_one else gradient
+    return value, derivative, gradient[0] if is_one else gradient
 
 
 def _checked_scalar(name: str, value: Any) -> torch.Tensor:

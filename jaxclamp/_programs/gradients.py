@@ -203,8 +203,8 @@ def subdifferential(
     Raises:
       TypeError: ``fun`` is not callable; when called, it is within another transformation, the argument has complex
         numbers, ``argnums`` does not name arguments by position, each once, or as `jax.grad`.
-      ValueError: ``directions`` is not a positive number; when called, a gradient is not finite, or an argument has
-        parts in other processes.
+      ValueError: ``directions`` is not a positive number; when called, the value or a gradient is not finite, or an
+        argument has parts in other processes.
 
     >>> around = subdifferential(lambda x: jnp.max(jnp.abs(x)))(jnp.zeros(2))
     >>> len(around.gradients), around.is_differentiable, around.min_norm.tolist()
@@ -240,13 +240,13 @@ def subdifferential(
         def derivatives(arrays: dict[int, Any], direction: jax.Array) -> Any:
             args, kwargs = jax.tree.unflatten(structure, [arrays.get(i, leaf) for i, leaf in enumerate(leaves)])
             gradient_of = _gradient("subdifferential", fun, argnums, False, unflatten(direction), None)
-            gradient, (_, _, derivative) = gradient_of(*args, **kwargs)
-            return derivative, ravel_pytree(gradient)[0]
+            gradient, (_, value, derivative) = gradient_of(*args, **kwargs)
+            return value, derivative, ravel_pytree(gradient)[0]
 
         def along(direction: Any) -> Any:
-            derivative, gradient = derivatives(arrays, jnp.asarray(direction, flat.dtype))
+            value, derivative, gradient = derivatives(arrays, jnp.asarray(direction, flat.dtype))
             _check_values(derivative)  # ``fun`` may close over traced values
-            return float(derivative), np.asarray(gradient, np.float64)
+            return float(value), float(derivative), np.asarray(gradient, np.float64)
 
         return explored(
             along,

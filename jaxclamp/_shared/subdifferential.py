@@ -1,7 +1,7 @@
 """The gradients around a point: the search for them, the hull that they span, and what that tells.
 
-The search calls one function, `along`, which returns the derivative along a direction and the gradient of the piece
-that is entered, as vectors of float64. So it serves JAX and torch.
+The search calls one function, `along`, which returns the value, the derivative along a direction, and the gradient of
+the piece that is entered, a vector of float64. So it serves JAX and torch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from jaxclamp._shared.hull import nearest
 
 Array = NDArray[np.float64]
-Along = Callable[[Array], tuple[float, Array]]
-"""Maps a direction to the derivative along it, and to the gradient of the piece that is entered."""
+Along = Callable[[Array], tuple[float, float, Array]]
+"""Maps a direction to the value, to the derivative along it, and to the gradient of the piece that is entered."""
 
 # How far a direction of descent is moved, relative to its length, to enter a piece and not its edge: much more than
 # rounding in float32, 1e-7, and much less than the angles between most pieces.
@@ -143,7 +143,7 @@ def explored(
       flatten, unflatten: between gradients of the structure of the argument and vectors.
 
     Raises:
-      ValueError: a gradient is not finite.
+      ValueError: the value or a gradient is not finite.
     """
     search = _Search(along, epsilon, draws.shape[1])
     # In pairs: opposite directions enter both sides of a kink, wherever it lies, unless they run along it.
@@ -175,10 +175,14 @@ class _Search:
 
     def enter(self, direction: Array) -> tuple[float, Array]:
         """Return the derivative along a direction, and the gradient of the piece that is entered."""
-        derivative, gradient = self._along(direction)
+        value, derivative, gradient = self._along(direction)
         self.directions += 1
-        if not np.isfinite(gradient).all():
-            raise ValueError(f"subdifferential: the gradient along a direction is not finite: {_shortened(gradient)}.")
+        # Outside of a domain the value tells: the gradient of log at -1 is 1 / x, which is -1.
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
+            raise ValueError(
+                f"subdifferential: the value is {value}, and the gradient along a direction {_shortened(gradient)}; "
+                "pass a point at which both are finite."
+            )
         self._largest = np.maximum(self._largest, np.abs(gradient))
         return derivative, gradient
 

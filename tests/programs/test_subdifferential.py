@@ -187,14 +187,14 @@ def test_pieces_and_slopes_are_told_from_rounding() -> None:
     def around(along: Along) -> Subdifferential:
         return explored(along, np.array([[1.0, 0.5]]), 2.0**-23, np.asarray, np.asarray)
 
-    units = around(lambda v: (float(v[0]), np.array([1 + (v[0] > 0) * 2.0**-23, 0.0])))
+    units = around(lambda v: (0.0, float(v[0]), np.array([1 + (v[0] > 0) * 2.0**-23, 0.0])))
     assert units.is_differentiable
-    slope = around(lambda v: (float(abs(v[0]) + 1.2e-6 * v[1]), np.array([np.copysign(1, v[0]), 2e-6])))
+    slope = around(lambda v: (0.0, float(abs(v[0]) + 1.2e-6 * v[1]), np.array([np.copysign(1, v[0]), 2e-6])))
     assert slope.is_certified
     assert slope.min_norm.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("size", "is_shortened"), [(6, False), (7, True)])
 def test_long_vectors_are_shortened(size: int, is_shortened: bool) -> None:
-    around = explored(lambda v: (0.0, 0 * v), np.ones((1, size)), 0.0, np.asarray, np.asarray)
+    around = explored(lambda v: (0.0, 0.0, 0 * v), np.ones((1, size)), 0.0, np.asarray, np.asarray)
     assert ("..." in str(around)) == is_shortened

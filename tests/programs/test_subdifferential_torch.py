@@ -24,6 +24,12 @@ def test_subdifferential() -> None:
     assert {name: pytest.approx(part.item(), abs=1e-6) for name, part in lines.min_norm.items()} == {"x": 1.0, "y": 0.0}
 
 
+def test_a_point_outside_of_the_domain() -> None:
+    """There the gradient of log is finite."""
+    with pytest.raises(ValueError, match=r"the value is nan, .* \[-1\]; pass a point at which both are finite"):
+        interop.subdifferential(torch.log)(tensor(-1.0))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_each_entry_of_a_gradient_has_its_own_rounding(dtype: torch.dtype) -> None:
     """A small slope beside a steep kink is not taken for 0, and a small kink beside a steep slope not for smooth."""

@@ -452,7 +452,8 @@ def of_surroundings(slope: jax.Array) -> jax.Array:
         (lambda: jax.grad(of_surroundings)(1.0), TypeError, r"call it outside of jit, vmap and grad"),
         (lambda: jax.vmap(of_surroundings)(jnp.ones(2)), TypeError, r"call it outside of jit, vmap and grad"),
         (lambda: jaxclamp.subdifferential(jnp.abs)(1j), TypeError, r"pass real and imaginary parts"),
-        (lambda: jaxclamp.subdifferential(jnp.sqrt)(0.0), ValueError, r"along a direction is not finite: \[inf\]"),
+        (lambda: jaxclamp.subdifferential(jnp.sqrt)(0.0), ValueError, r"the value is 0.0, and the gradient .* \[inf\]"),
+        (lambda: jaxclamp.subdifferential(jnp.log)(-1.0), ValueError, r"the value is nan, .* \[-1\]; pass a point"),
     ],
 )
 def test_misuse(call: Callable[[], object], error: type[Exception], message: str) -> None:
