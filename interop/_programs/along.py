@@ -98,8 +98,9 @@ class along(AroundCalls):  # noqa: N801  # it is used as a function
         direction: torch.Tensor | Sequence[torch.Tensor] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        refuse_both("along", direction, generator)
         # An iterator, such as ``model.parameters()``, has them once, and the block may be entered again.
-        self._parameters = [*parameters] if isinstance(parameters, Iterator) else parameters
+        self._parameters = parameters if isinstance(parameters, torch.nn.Module) else _tensors_among(parameters)
         self._direction, self._generator = direction, generator
 
     def __enter__(self) -> None:
@@ -113,7 +114,7 @@ class along(AroundCalls):  # noqa: N801  # it is used as a function
 
 @contextlib.contextmanager
 def _moving_along(
-    parameters: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
+    parameters: torch.nn.Module | list[torch.Tensor],
     direction: torch.Tensor | Sequence[torch.Tensor] | None,
     generator: torch.Generator | None,
 ) -> Iterator[None]:
@@ -121,7 +122,6 @@ def _moving_along(
     refuse_compiled("along")
     refuse_here("along")
     moving = _trained(parameters)
-    refuse_both("along", direction, generator)
     if direction is None:
         drawn = _DRAWN.setdefault(moving[0], Drawn())
         direction = drawn.of(moving) if generator is None else random_direction(moving, moving, generator)
@@ -146,18 +146,23 @@ def _moving_along(
             )
 
 
-def _trained(parameters: Any) -> list[torch.Tensor]:
-    """Return those of the parameters that require grad, once each."""
-    if isinstance(parameters, torch.nn.Module):
-        parameters = parameters.parameters()
-    elif isinstance(parameters, torch.Tensor):
-        parameters = [parameters]
-    elif not isinstance(parameters, Iterable):
+def _tensors_among(parameters: Any) -> list[torch.Tensor]:
+    """Return the tensors that the caller has given as parameters; raise unless they are tensors."""
+    if isinstance(parameters, torch.Tensor):
+        return [parameters]
+    if isinstance(parameters, str) or not isinstance(parameters, Iterable):
         raise TypeError(f"along: parameters is {reprlib.repr(parameters)}; {_TO_PASS}")
     tensors = list(parameters)
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"along: one of the parameters is {reprlib.repr(tensor)}; {_TO_PASS}")
+    return tensors
+
+
+def _trained(parameters: torch.nn.Module | list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return those of the parameters that require grad, once each."""
+    tensors = [*parameters.parameters()] if isinstance(parameters, torch.nn.Module) else parameters
+    for tensor in tensors:
         if torch.nn.parameter.is_lazy(tensor):
             raise ValueError(
                 "along: one of the parameters is uninitialized; run its lazy module once before the block."

@@ -223,9 +223,9 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "not a tensor": (lambda: interop.grad(lambda x: (x, x))(ZERO), RuntimeError, "the result of fun is tuple"),
     "a complex result": (lambda: interop.grad(lambda x: x * 1j)(ZERO), RuntimeError, "return a real scalar, such as a"),
     "no parameters": (lambda: interop.along(torch.nn.ReLU()).__enter__(), ValueError, "none of the parameters"),
-    "no tensors": (lambda: interop.along([1]).__enter__(), TypeError, "one of the parameters is 1"),
+    "no tensors": (lambda: interop.along([1]), TypeError, "one of the parameters is 1"),
     "names and tensors": (
-        lambda: interop.along(torch.nn.Linear(9, 9).named_parameters()).__enter__(),
+        lambda: interop.along(torch.nn.Linear(9, 9).named_parameters()),
         TypeError,
         r"^along: one of the parameters is \('weight', .{,40}\); pass a module, a tensor or several, as model.par",
     ),
@@ -234,7 +234,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "was made under torch.inference_mode",
     ),
-    "neither": (lambda: interop.along(1).__enter__(), TypeError, "parameters is 1"),
+    "neither": (lambda: interop.along(1), TypeError, "along: parameters is 1; pass a module, a tensor or several"),
+    "a name": (lambda: interop.along("weight"), TypeError, "along: parameters is 'weight'; pass a module"),
     "too few": (
         lambda: interop.along(torch.nn.Linear(1, 1), direction=[torch.zeros(1, 1)]).__enter__(),
         ValueError,
