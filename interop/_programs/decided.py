@@ -293,6 +293,7 @@ _CHOICES_BY_NAME: Mapping[str, Function] = {
     # Nor do these: torch's derivative is wrong, or missing.
     "det": derivatives.det,
     "cholesky_inverse": derivatives.cholesky_inverse,
+    "nan_to_num": derivatives.nan_to_num,
     "to_dense": derivatives.to_dense,
     "linear_cross_entropy": derivatives.linear_cross_entropy,
     **_each(_of_native, "normalize", "margin_ranking_loss", "hinge_embedding_loss"),

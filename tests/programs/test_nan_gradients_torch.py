@@ -157,6 +157,11 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "Beta": (lambda x: torch.distributions.Beta(1.0, 2.0, False).log_prob(x), tensor(0.0), -1.0),
     "xlogy": (lambda x: torch.xlogy(tensor([0.0, 2.0]), x).sum(), tensor([0.0, 1.0]), [0.0, 2.0]),
     "xlog1py": (lambda x: torch.special.xlog1py(0, x).sum(), tensor([-1.0, 1.0]), [0.0, 0.0]),
+    "nan_to_num beside an equal number": (
+        lambda x: (zero := x[0].sqrt().nan_to_num()).maximum(x[1] - 4) + zero.minimum(x[1] - 4),
+        PAIR,
+        [0.0, 1.0],
+    ),
     # The branch that a step enters is NaN at 0, and 0 is on the other one.
     "quotient": (lambda x: torch.where(x == 0, 1 + x / 2, x.expm1() / x), tensor(0.0), 0.5),
     "double where": (

@@ -325,6 +325,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         lambda x: torch.cholesky_inverse(x.tril()) + x.triu().cholesky_inverse(True),
         X[:, :3] + 3 * torch.eye(3),
     ),
+    "nan_to_num": (lambda x: (x + ROW * math.inf).nan_to_num_(posinf=2.0).relu() + torch.nan_to_num(x).abs(), X),
     "to_dense": (lambda x: x.to_dense().relu() + x.to_dense(torch.float64).abs(), X),
     "polar": (lambda x: torch.view_as_real(torch.polar(x.abs(), x.flip(1))), X),
     "xlogy": (

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from interop._programs.order import is_nested_at_tangents, moves
+from interop._programs.order import is_nested_at_tangents, moves, value_of
 from interop._torch.private_api import without_function_modes
 from interop.native._rules.differentiable import differentiable
 
@@ -57,6 +57,11 @@ def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """Invert the matrix of a triangular factor; torch's own derivative of that is wrong in forward mode."""
     factor = input.triu() if upper else input.tril()
     return torch.cholesky_solve(torch.eye(input.size(-1), dtype=input.dtype, device=input.device), factor, upper)
+
+
+def nan_to_num(input: Tensor, *numbers: Any, **named: Any) -> Tensor:
+    """Replace numbers that are not finite by constants; torch's own tangent there is 0 times the tangent, or NaN."""
+    return torch.where(input.isfinite(), input, torch.nan_to_num(value_of(input), *numbers, **named))
 
 
 def to_dense(input: Tensor, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:
