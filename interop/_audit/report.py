@@ -85,7 +85,9 @@ class Audit:
             paragraphs.append(self.note)
         if self.changes:
             paragraphs.append(
-                str(self.effect) if self.effect else f"the effect on the parameters is not known: {self.no_effect}"
+                str(self.effect)
+                if self.effect
+                else f"how far this moves the gradient of the result is not known: {self.no_effect}"
             )
         paragraphs += itertools.chain.from_iterable(map(_described, self.changes))
         changed = [change.line.site for change in self.changes]  # at NaN without a tie, too
@@ -94,13 +96,16 @@ class Audit:
             ties = f"{line.tied} of {line.elements} on a tie, no change there" if line.tied else "no tie in this run"
             paragraphs.append(f"{line.label}: {line.op}, {ties}")
         if not self.probed and not all(line.tied for line in unchanged):
-            would = "a tie would change nothing" if self.probe else "what a tie would change"
-            paragraphs.append(f"{would} where there was none" + ("" if self.probe else ": --probe, or probe=True"))
+            paragraphs.append(
+                "where there was no tie, one would change nothing"
+                if self.probe
+                else "to see what a tie would change where there was none: --probe, or probe=True"
+            )
         if self.probed:
-            paragraphs.append("with every element on the nearest bound that was seen, where there was no tie:")
+            paragraphs.append("where there was no tie, if each element were on the nearest bound that was seen:")
             paragraphs += itertools.chain.from_iterable(map(_described, self.probed))
         if self.changes or self.probed:
-            paragraphs.append(f'to keep all of them: run it in a block `with interop.as_of("{self.before}"):`')
+            paragraphs.append(f'to keep all gradients: run it in a block `with interop.as_of("{self.before}"):`')
         fill = functools.partial(textwrap.fill, width=width, subsequent_indent="    ", break_on_hyphens=False)
         return "\n".join(map(fill, paragraphs))
 
@@ -117,7 +122,7 @@ def _described(change: ChangedLine) -> Iterator[str]:
         f", slope there {slopes}" if slopes else ""
     )
     yield (
-        f"    gradient norm {change.before:.4g} -> {change.after:.4g}, difference {change.difference:.4g}, "
+        f"    gradient passed on: norm {change.before:.4g} -> {change.after:.4g}, difference {change.difference:.4g}, "
         f"largest entry {change.largest:.4g}"
     )
     yield f"    to keep it: {change.cure}"

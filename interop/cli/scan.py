@@ -37,5 +37,5 @@ def scan(
         result = scanned(paths, before=before, after=after, at_least=at_least)
     click.echo(result.to_json().rstrip("\n") if as_json else result.text(terminal_width()))
     if before is None and not as_json:
-        click.echo("What a version of torch changes is not asked: --before, as --before 2.13.")
+        click.echo("To find what an upgrade of torch changes, too: --before, as --before 2.13.")
     context.exit(1 if result.findings else 0)

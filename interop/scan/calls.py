@@ -101,7 +101,7 @@ def findings(source: Source, call: Call, versions: Mapping[str, Versions]) -> It
         yield Finding.at(source, call.node, "version", what, tie, f'with interop.as_of("{old}"):')
     elif choice := of_framework.conventions.get((name, are_numbers and name in of_framework.taking_numbers)):
         op, convention = choice
-        what = f"{name} is {convention} at a tie, where spellings differ"
+        what = f"{name} is {convention} at a tie, and other spellings may not be"
         cure = f"interop.native.{op}" if name.startswith("torch") else f"jaxclamp.min_norm(f), or jaxclamp.{op}"
         if call.name.rpartition(".")[0] == "torch.nn":
             cure = call.name.replace("torch", "interop", 1)

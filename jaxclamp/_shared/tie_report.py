@@ -166,7 +166,8 @@ class TieReport:
     def _about_suspects(self) -> list[str]:
         kinds = {line.op.startswith(MET_INFINITY) for line in self.lines if line.suspect}
         what = {
-            False: "A suspect has a kink or a jump that no convention reaches; the first line does not count it.",
+            False: "(suspect) marks a kink or a jump that no convention decides, and that the first line does not "
+            "count: see docs/programs.md.",
             True: f"Where {MET_INFINITY}, as in a branch not taken, a gradient may be NaN: docs/nan.md has the cures.",
         }
         return [what[kind] for kind in sorted(kinds)]

@@ -464,20 +464,22 @@ def test_a_sum_names_the_parameters_of_each_report_once() -> None:
 
 
 def test_renderings() -> None:
+    about = (
+        "(suspect) marks a kink or a jump that no convention decides, and that the first line does not count: see "
+        "docs/programs.md."
+    )
     assert str(REPORT).splitlines() == [
         "10 of 50 elements on a tie; another convention moves the gradient by 1, 25.00% of its norm",
         "line             op                elements  on a tie  share",
         "/far/model.py:7  clamp             40        10        25.00%",
         "/far/model.py:9  select (suspect)  8         8         100.00%",
         "/far/other.py:1  abs               10        0         0.00%",
-        "A suspect has a kink or a jump that no convention reaches; the first line does not count it.",
+        about,
     ]
     assert "suspect" not in str(TieReport(REPORT.lines[:1]))
     assert str(TieReport()) == "0 of 0 elements on a tie"
     assert "| /far/model.py:9 | select (suspect) | 8 | 8 | 100.00% |" in REPORT.to_markdown().splitlines()
-    assert REPORT.to_markdown().endswith(
-        "\n\nA suspect has a kink or a jump that no convention reaches; the first line does not count it."
-    )
+    assert REPORT.to_markdown().endswith(f"\n\n{about}")
     loaded = json.loads(REPORT.to_json())
     assert loaded["influence"] == {"norm": 1.0, "gradient_norm": 4.0, "relative": 0.25}
     assert loaded["lines"][0] == {

@@ -334,7 +334,7 @@ def test_the_report_keeps_to_a_width(width: int) -> None:
     lines = audit(Network(), X, **FORWARD).text(width).splitlines()
     assert max(map(len, lines)) <= width
     assert "the gradient changes at 1" in lines[0]
-    assert "to keep all of them" in " ".join(lines[-2:])
+    assert "to keep all gradients" in " ".join(lines[-2:])
 
 
 def test_probe() -> None:
@@ -347,7 +347,7 @@ def test_probe() -> None:
     assert (clamped.line.tied, clamped.largest, clamped.after) == (5, 1.0, 0.0)
     assert (larger.line.op, larger.largest) == ("fmax", 0.5)
     assert (clamped.slopes, larger.slopes) == (((1.0, 0.0),), ((1.0, 0.5),))
-    assert "with every element on the nearest bound that was seen, where there was no tie:" in str(found)
+    assert "where there was no tie, if each element were on the nearest bound that was seen:" in str(found)
     assert audit(Network(), X, **FORWARD, probe=True).probed == ()  # it has ties of its own
 
 
@@ -367,7 +367,7 @@ def test_lines_without_a_tie_are_named_and_probed_beside_tied_ones() -> None:
     assert [change.line.place for change in probed.probed] == [probed.lines[1].place]
     assert ("probe=True" in str(asked), "probe=True" in str(probed)) == (True, False)
     nothing = audit(lambda x: 0 * x.clamp(0.5, 6.5), X, **FORWARD, probe=True)
-    assert "a tie would change nothing where there was none" in str(nothing)
+    assert "where there was no tie, one would change nothing" in str(nothing)
 
 
 def test_slopes_at_the_ties() -> None:
@@ -538,7 +538,10 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = run("trained:clamped")
     assert found.exit_code == 1
-    assert "trained.py:4: clamp, 2 of 5 elements on a tie, slope there 1 -> 0\n    gradient norm 1.7" in found.stdout
+    assert (
+        "trained.py:4: clamp, 2 of 5 elements on a tie, slope there 1 -> 0\n    gradient passed on: norm 1.7"
+        in found.stdout
+    )
     written = json.loads(run("trained:clamped", "--json").stdout)
     assert written["changes"][0]["line"]["number"] == 4
     assert written["changes"][0]["largest"] > 0.5

@@ -85,7 +85,7 @@ def compare_models(
     >>> print(part)
     Values first differ in the models' own code, after Dense_0 | 0 and before Dense_1 | 2
     >>> print(reason)
-    That is not explained by ties or rounding: look at what both call there, as 1.
+    That is not explained by ties or rounding: look at the code of both there, and at 1 (GELU), which one alone calls.
     >>> [layer.settings for layer in comparison.cause.between[1]]
     ["GELU(approximate='none')"]
     """

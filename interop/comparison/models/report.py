@@ -274,19 +274,19 @@ def _marked(cause: Cause) -> str:
 
 def _suspect(cause: Cause) -> str:
     if cause.is_own_code:
-        layers = dict.fromkeys(layer.name for side in cause.between for layer in side)
-        return "what both call there" + (f", as {' and '.join(layers)}" if layers else "")
+        layers = dict.fromkeys(f"{layer.path} ({layer.kind})" for side in cause.between for layer in side)
+        return "the code of both there" + (f", and at {listed(layers)}, which one alone calls" if layers else "")
     if cause.parts[0].what == "parameters" and not cause.is_gradient:
         return "how they were converted"
-    return "the settings and the code of both"
+    return "the settings and the code of both layers"
 
 
 def _details(cause: Cause, mapping: ParameterMapping) -> list[str]:
     """Say how far the models are apart there, and what the settings of the layers are."""
     worst = max(cause.parts, key=lambda j: j.apart_in_float64)
     details = [
-        f"Largest difference there: {worst.apart:.2g} of the largest value (float64: {worst.apart_in_float64:.2g}); "
-        f"rounding explains {cause.layer.rounding:.1g}."
+        f"Largest difference there, relative to the largest value: {worst.apart:.2g}, in float64 "
+        f"{worst.apart_in_float64:.2g}; rounding explains {cause.layer.rounding:.1g}."
     ]
     if cause.is_own_code:
         for side, layers in zip(("first", "second"), cause.between, strict=True):
