@@ -21,7 +21,7 @@ _WHEN_USED = {
     "ties": "_transforms.ties",
     "sum_over_ranks": "_transforms.ranks",
     "along": "_programs.along",
-    **dict.fromkeys(["directional_derivative", "grad", "subdifferential"], "_programs.gradients"),
+    **dict.fromkeys(["directional_derivative", "grad", "grad_and_value", "subdifferential"], "_programs.gradients"),
     "gradcheck": "_checks.gradcheck",
     **dict.fromkeys(["Changes", "changes"], "survey.changes"),
     "audit": "_audit.audit",

@@ -12,7 +12,7 @@ from interop._bridge.arrays import jax_to_torch, torch_to_jax
 from interop._bridge.wrap import wrap_for_torch
 from interop._checks.gradcheck import gradcheck
 from interop._programs.along import along
-from interop._programs.gradients import directional_derivative, grad, subdifferential
+from interop._programs.gradients import directional_derivative, grad, grad_and_value, subdifferential
 from interop._transforms.as_of import as_of
 from interop._transforms.influence import influence
 from interop._transforms.min_norm import min_norm
@@ -32,12 +32,12 @@ __all__ = (
     "Audit", "ChangedLine", "Changes", "Comparison", "Effect", "IN_PLACE_OPS", "ModelComparison", "Probe", "Recording",
     "TORCH_OPS", "abs", "abs_", "absolute", "absolute_", "along", "amax", "amin", "as_of", "audit", "celu", "celu_",
     "changes", "clamp", "clamp_", "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", "clip", "clip_", "compare",
-    "compare_models", "directional_derivative", "elu", "elu_", "fmax", "fmin", "grad", "gradcheck", "hard_sigmoid",
-    "hard_swish", "hard_tanh", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hardtanh_", "hypot", "hypot_",
-    "influence", "jax_to_torch", "leaky_relu", "leaky_relu_", "max_pool1d", "max_pool2d", "max_pool3d",
-    "max_with_indices", "maximum", "min_norm", "min_with_indices", "minimum", "native", "nn", "norm", "prelu", "record",
-    "relu", "relu6", "relu_", "selu", "selu_", "softshrink", "subdifferential", "sum_over_ranks", "threshold",
-    "threshold_", "ties", "torch_to_jax", "wrap_for_torch",
+    "compare_models", "directional_derivative", "elu", "elu_", "fmax", "fmin", "grad", "grad_and_value", "gradcheck",
+    "hard_sigmoid", "hard_swish", "hard_tanh", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hardtanh_",
+    "hypot", "hypot_", "influence", "jax_to_torch", "leaky_relu", "leaky_relu_", "max_pool1d", "max_pool2d",
+    "max_pool3d", "max_with_indices", "maximum", "min_norm", "min_with_indices", "minimum", "native", "nn", "norm",
+    "prelu", "record", "relu", "relu6", "relu_", "selu", "selu_", "softshrink", "subdifferential", "sum_over_ranks",
+    "threshold", "threshold_", "ties", "torch_to_jax", "wrap_for_torch",
 )
 
 TORCH_OPS: dict[str, Callable[..., Any]]

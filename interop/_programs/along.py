@@ -67,9 +67,9 @@ class along(AroundCalls):  # noqa: N801  # it is used as a function
     Args:
       parameters: a module, or tensors, such as parameters and inputs together.
       direction: a tensor, or one for each of those that require grad, in the order of ``parameters``, or of
-        ``module.parameters()``. Without it, they are drawn from a normal distribution, always the same, and kept with
+        ``module.parameters()``. Without it, they have numbers between -1 and 1, always the same, and are kept with
         the parameters for the next block.
-      generator: for other draws, such as another direction in each step.
+      generator: for others, drawn from a normal distribution, such as another direction in each step.
 
     Raises:
       TypeError: ``parameters`` is neither a module nor tensors, or one of them is not floating-point, was made under
@@ -124,7 +124,7 @@ def _moving_along(
     moving = _trained(parameters)
     if direction is None:
         drawn = _DRAWN.setdefault(moving[0], Drawn())
-        direction = drawn.of(moving) if generator is None else random_direction(moving, moving, generator)
+        direction = drawn.of(moving) if generator is None else random_direction(moving, generator)
     else:
         if isinstance(direction, torch.Tensor) or not isinstance(direction, Iterable):
             direction = [direction]

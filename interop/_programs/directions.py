@@ -1,4 +1,7 @@
-"""Checks what whole programs are differentiated by and along which direction, and draws directions."""
+"""Checks what whole programs are differentiated by and along which direction, and draws directions.
+
+What is drawn without a generator is what `jaxclamp.grad` draws without a key.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from interop._torch.private_api import (
     unflattened,
     without_transformations,
 )
+from jaxclamp._shared.drawn_numbers import mixed, seeds
 
 Tree: TypeAlias = Any
 
@@ -81,22 +85,19 @@ def checked_direction(name: str, tree: Tree, what: str, directions: Tree, argume
     return unflattened(structure, moved)
 
 
-def random_direction(leaves: Sequence[torch.Tensor], like: Tree, generator: torch.Generator | None) -> Tree:
-    """Draw a tensor for each leaf, in the structure of ``like``; without a generator, the same each time."""
-    sources: dict[torch.device, torch.Generator] = {}
-    drawn = []
-    for leaf in leaves:
-        source = generator or sources.setdefault(leaf.device, torch.Generator(leaf.device).manual_seed(0))
-        with without_transformations():  # a vmap would refuse to draw
-            draw = torch.randn(leaf.shape, dtype=leaf.dtype, device=source.device, generator=source)
-            drawn.append(draw.to(leaf.device))
-    return unflattened(flattened(like)[1], drawn)
+def random_direction(leaves: Sequence[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
+    """Draw a tensor for each leaf from a normal distribution."""
+    with without_transformations():  # a vmap would refuse to draw
+        return [
+            torch.randn(leaf.shape, dtype=leaf.dtype, device=generator.device, generator=generator).to(leaf.device)
+            for leaf in leaves
+        ]
 
 
 class Drawn:
-    """A direction that is drawn once, and kept for the next tensors of the same shapes, dtypes and devices.
+    """A direction of numbers between -1 and 1, made once, and kept for tensors of the same shapes, dtypes and devices.
 
-    To draw it anew would be a quarter of the time of a small step of training.
+    To make it anew would be a quarter of the time of a small step of training.
     """
 
     def __init__(self) -> None:
@@ -107,9 +108,28 @@ class Drawn:
         forms = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
         known, direction = self._last
         if known != forms:
-            direction = random_direction(leaves, leaves, None)
+            with without_transformations():
+                direction = [_drawn(seed, *form) for seed, form in zip(seeds(len(forms)), forms, strict=True)]
             self._last = forms, direction
         return direction
+
+
+def _drawn(seed: int, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    drawn = torch.empty(shape.numel(), dtype=dtype, device=device)
+    # In float32 at least: of few numbers, many would be equal.
+    wide = torch.promote_types(dtype, torch.float32)
+    # Part by part, as the integers of 64 bits would take much more memory than the direction.
+    for start, part in enumerate(drawn.split(_PART)):
+        counted = torch.arange(part.numel(), device=device) + (seed + start * _PART)
+        part.copy_(mixed(_in_32_bits(counted), _in_32_bits).to(wide) * 2.0**-31 - 1)
+    return drawn.reshape(shape)
+
+
+_PART = 2**20
+
+
+def _in_32_bits(numbers: Any) -> Any:
+    return numbers & 0xFFFFFFFF
 
 
 def refuse_nowhere(name: str, direction: Tree) -> None:

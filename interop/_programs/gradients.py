@@ -143,9 +143,9 @@ def grad(
 
     Args:
       fun, argnums, has_aux: as for `torch.func.grad`.
-      direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v is
-        drawn from a normal distribution, always the same, and kept for the next call.
-      generator: for other draws.
+      direction: v, of the structure of the argument, or for several ``argnums`` a tuple of such. Without it, v has
+        numbers between -1 and 1, always the same: those that `jaxclamp.grad` takes too.
+      generator: for others, drawn from a normal distribution at each call.
 
     Returns:
       A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result, for
@@ -169,36 +169,95 @@ def grad(
     Source: Khan and Barton, Evaluating an element of the Clarke generalized Jacobian of a composite piecewise
     differentiable function (2013); Kakade and Lee, Provably correct automatic subdifferentiation (2018).
     """
-    check_function("grad", fun)
-    refuse_both("grad", direction, generator)
+    gradient = _gradient("grad", fun, argnums, has_aux, direction, generator)
+    if not has_aux:
+        return gradient
+
+    with_result = _with_result("grad", gradient, fun)
+
+    @functools.wraps(fun)
+    def with_aux(*args: Any, **kwargs: Any) -> Any:
+        of_arguments, (_, aux) = with_result(*args, **kwargs)
+        return of_arguments, aux
+
+    return with_aux
+
+
+def grad_and_value(
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    direction: Tree = None,
+    generator: torch.Generator | None = None,
+) -> Callable[..., Any]:
+    """Return the gradient of ``fun`` as `grad` gives it, and its value, to the bit.
+
+    The signature and the order are those of `torch.func.grad_and_value`.
+
+    Args:
+      fun, argnums, has_aux: as for `torch.func.grad_and_value`.
+      direction, generator: as for `grad`.
+
+    Returns:
+      A function of the arguments of ``fun``, which returns a pair: the gradient, and what ``fun`` returns in a run of
+      its own, as in `directional_derivative`.
+
+    Raises:
+      TypeError, ValueError, RuntimeError, NotImplementedError: as `grad`.
+
+    >>> grad_and_value(lambda x: torch.relu(x) - torch.relu(-x) + 5.0)(torch.tensor(0.0))
+    (tensor(1.), tensor(5.))
+    """
+    gradient = _gradient("grad_and_value", fun, argnums, has_aux, direction, generator)
+    return _with_result("grad_and_value", gradient, fun)
+
+
+def _gradient(
+    name: str,
+    fun: Callable[..., Any],
+    argnums: int | tuple[int, ...],
+    has_aux: bool,
+    direction: Tree,
+    generator: torch.Generator | None,
+) -> Callable[..., Any]:
+    """Return a function that returns the gradient of ``fun``, without the auxiliary result."""
+    check_function(name, fun)
+    refuse_both(name, direction, generator)
     drawn = Drawn()
+
+    def first_of_pair(*args: Any, **kwargs: Any) -> Any:
+        result = fun(*args, **kwargs)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise TypeError(f"{name}: has_aux=True, and fun returned {type(result).__name__}; return a pair.")
+        return result[0]
 
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        refuse_here("grad")
-        active = _active("grad", args, argnums)
+        refuse_here(name)
+        active = _active(name, args, argnums)
         v = direction
         if v is None:
-            leaves = leaves_of("grad", active, "the argument")
-            if generator is None:
-                v = unflattened(flattened(active)[1], drawn.of(leaves))
-            else:
-                v = random_direction(leaves, active, generator)
-        if not has_aux:
-            return _differentiated("grad", fun, argnums, v, args, kwargs)[-1]
-
-        def first_of_pair(*args: Any, **kwargs: Any) -> Any:
-            result = fun(*args, **kwargs)
-            if not (isinstance(result, tuple) and len(result) == 2):
-                raise TypeError(f"grad: has_aux=True, and fun returned {type(result).__name__}; return a pair.")
-            return result[0]
-
-        # The auxiliary result is to have no tangents: a second run makes it, of the arguments as they are.
-        with _rehearsal(args, kwargs) as copies:
-            *_, of_arguments = _differentiated("grad", first_of_pair, argnums, v, *copies)
-        return of_arguments, fun(*args, **kwargs)[1]
+            leaves = leaves_of(name, active, "the argument")
+            numbers = drawn.of(leaves) if generator is None else random_direction(leaves, generator)
+            v = unflattened(flattened(active)[1], numbers)
+        return _differentiated(name, first_of_pair if has_aux else fun, argnums, v, args, kwargs)[-1]
 
     return gradient
+
+
+def _with_result(name: str, gradient: Callable[..., Any], fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns the gradient, and what ``fun`` returns."""
+
+    @functools.wraps(fun)
+    def with_result(*args: Any, **kwargs: Any) -> Any:
+        refuse_here(name)
+        # The result is to have no tangents: a second run makes it, of the arguments as they are.
+        with _rehearsal(args, kwargs) as (copied_args, copied_kwargs):
+            of_arguments = gradient(*copied_args, **copied_kwargs)
+        return of_arguments, fun(*args, **kwargs)
+
+    return with_result
 
 
 def subdifferential(

@@ -17,7 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxclamp._programs.decided import DecidedProgram
-from jaxclamp._programs.directions import check_direction, random_direction, varying_as
+from jaxclamp._programs.directions import check_direction, drawn_direction, varying_as
 from jaxclamp._programs.nan_gradients import mended
 from jaxclamp._rules.operands import check_addressable, check_function, positions_of
 from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
@@ -110,8 +110,8 @@ def grad(
     Args:
       fun, argnums, has_aux: as for `jax.grad`.
       direction: v, finite numbers, not all 0, in the structure of the argument, or for several ``argnums`` a tuple of
-        such. Without it, v is drawn, of numbers between -1 and 1.
-      key: for another draw than that of ``jax.random.key(0)``, as on each device of a ``shard_map``.
+        such. Without it, v has numbers between -1 and 1, always the same: those that `interop.grad` takes too.
+      key: a key of `jax.random`, for other numbers, as on each device of a ``shard_map``.
 
     Returns:
       A function of the arguments of ``fun``, which returns the gradient, or a pair of it and the auxiliary result.
@@ -324,7 +324,7 @@ def _gradient(
 def _tangents(name: str, is_one: bool, direction: Tree, key: jax.Array | None, active: Tree) -> Tree:
     """Return the direction as a tuple, one for each argument that is differentiated, or draw it."""
     if direction is None:
-        return random_direction(jax.random.key(0) if key is None else key, active)
+        return drawn_direction(key, active)
     tangents = tuple(direction) if isinstance(direction, list) and not is_one else direction
     check_direction(name, tangents, active[0] if is_one else active)
     return (tangents,) if is_one else tangents

@@ -152,6 +152,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "by name": (lambda: interop.grad(lambda x: x)(x=ZERO), TypeError, "the number of positional arguments 0"),
     "a dict": (lambda: interop.directional_derivative(len, {"x": ZERO}, {"x": ZERO}), TypeError, "inputs is a dict"),
     "no pair": (lambda: interop.grad(torch.abs, has_aux=True)(ZERO), TypeError, "fun returned Tensor; return a pair"),
+    "no pair for the value": (
+        lambda: interop.grad_and_value(torch.abs, has_aux=True)(ZERO),
+        TypeError,
+        "grad_and_value: has_aux=True, and fun returned Tensor",
+    ),
     "a weight of another size": (
         lambda: interop.grad(lambda x: torch.nn.functional.l1_loss(x, -x, weight=torch.ones(1)))(torch.ones(2)),
         ValueError,

@@ -380,6 +380,7 @@ def test_functions_that_overwrite() -> None:
         (lambda: interop.directional_derivative(lambda x: loss(x, asked), at, at), once),
         (lambda: interop.grad(loss)(at, asked), once),
         (lambda: interop.grad(lambda x: (loss(x, asked), 0.0), has_aux=True)(at), once),
+        (lambda: interop.grad_and_value(loss)(at, asked), once),
         (lambda: interop.subdifferential(loss, directions=4)(at, asked), torch.zeros(2)),
     ):
         asked.zero_()
@@ -407,6 +408,34 @@ def test_trees_auxiliary_results_and_random_numbers() -> None:
     assert derivative == 6.0
     pair = interop.grad(lambda x, y: torch.maximum(x, y), (0, -1), direction=(torch.tensor(0.0), torch.tensor(1.0)))
     assert pair(torch.tensor(1.0), torch.tensor(1.0)) == (0.0, 1.0)
+
+
+def test_a_gradient_and_the_value() -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x.relu() - (-x).relu()).sum() * (y / 3).exp().sum() + torch.rand(())
+
+    x, y = torch.zeros(3), torch.linspace(0.0, 1.0, 4)
+    torch.manual_seed(0)
+    expected = interop.grad(loss)(x, y)
+    torch.manual_seed(0)
+    value = loss(x, y)
+    after = torch.rand(())
+    torch.manual_seed(0)
+    gradient = interop.grad_and_value(loss)(x, y)
+    assert torch.rand(()) == after
+    assert gradient[0].equal(expected)
+    assert gradient[1].equal(value)
+    # In the order of torch, with an auxiliary result and several arguments too.
+    with_aux = lambda x, y: ((x * y).sum(), x - y)  # noqa: E731
+    for argnums in (1, (0, 1)):
+        one, two = (
+            transformed(with_aux, argnums, has_aux=True)(x + 2, y[:3])
+            for transformed in (interop.grad_and_value, torch.func.grad_and_value)
+        )
+        assert str(one) == str(two)
+    # Another gradient differentiates within the piece.
+    slope = interop.grad(lambda x: interop.grad_and_value(lambda x: x.abs() * x)(x)[1])(torch.tensor(-3.0))
+    assert slope == 6.0
 
 
 def test_a_loss_of_what_does_not_move_has_its_weight() -> None:
