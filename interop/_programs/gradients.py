@@ -33,7 +33,7 @@ from interop._programs.nan_gradients import certified, has_nan
 from interop._programs.order import Tangents, are_around, moving_by
 from interop._torch.private_api import depth_of_transformations, flattened, is_compiled, keywords_of, unflattened
 from jaxclamp._rules.operands import check_function, positions_of
-from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
+from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored, normal_draws
 
 R = TypeVar("R")
 
@@ -279,7 +279,7 @@ def subdifferential(
       fun: a function as for `torch.func.grad`, with a scalar result.
       argnums: which arguments to differentiate with respect to, as for `torch.func.grad`.
       directions: along how many directions to ask at first.
-      generator: for other draws.
+      generator: for other draws. Without it they are always the same, in `jaxclamp` too.
 
     Returns:
       A function of the arguments of ``fun`` that returns a `jaxclamp.Subdifferential`. ``fun`` runs on copies of them,
@@ -310,10 +310,10 @@ def subdifferential(
         refuse_here("subdifferential")
         active = _active("subdifferential", args, argnums)
         leaves = leaves_of("subdifferential", active, "the argument")
-        source = generator or torch.Generator().manual_seed(0)
-        size = sum(leaf.numel() for leaf in leaves)
-        # `explored` takes the opposite of each, too.
-        draws = torch.randn(((directions + 1) // 2, size), dtype=torch.float64, generator=source, device=source.device)
+        draws = normal_draws(directions, sum(leaf.numel() for leaf in leaves))
+        if generator is not None:
+            drawn = torch.randn(draws.shape, dtype=torch.float64, generator=generator, device=generator.device)
+            draws = drawn.cpu().numpy()
 
         def flatten(tree: Tree) -> np.ndarray[Any, Any]:
             flat = [leaf.detach().double().cpu().flatten() for leaf in flattened(tree)[0]]
@@ -332,7 +332,7 @@ def subdifferential(
 
         # Two gradients that differ by rounding are one piece, and the least precise argument says how much that is.
         epsilon = max(torch.finfo(leaf.dtype).eps for leaf in leaves)
-        return explored(along_vector, draws.cpu().numpy(), epsilon, flatten, unflatten)
+        return explored(along_vector, draws, epsilon, flatten, unflatten)
 
     return search
 

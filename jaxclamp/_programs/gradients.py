@@ -20,7 +20,7 @@ from jaxclamp._programs.decided import DecidedProgram
 from jaxclamp._programs.directions import check_direction, drawn_direction, varying_as
 from jaxclamp._programs.nan_gradients import mended
 from jaxclamp._rules.operands import check_addressable, check_function, positions_of
-from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored
+from jaxclamp._shared.subdifferential import Subdifferential, check_directions, explored, normal_draws
 from jaxclamp._transforms.jaxprs import split
 
 P = ParamSpec("P")
@@ -194,7 +194,7 @@ def subdifferential(
       fun: a function as for `jax.grad`, with a scalar result.
       argnums: which arguments to differentiate with respect to, as for `jax.grad`.
       directions: along how many directions to ask at first.
-      key: for other draws than those of ``jax.random.key(0)``.
+      key: a key of `jax.random`, for other draws. Without it they are always the same, in `interop` too.
 
     Returns:
       A function of the arguments of ``fun`` that returns a `Subdifferential`. It searches with values, so it runs
@@ -227,10 +227,10 @@ def subdifferential(
         if jnp.iscomplexobj(flat):
             raise TypeError("subdifferential: the argument has complex numbers; pass real and imaginary parts.")
         dtypes = map(jnp.result_type, jax.tree.leaves(x))
-        # Half as many as asked for: `explored` takes the opposite of each, too.
-        # Normal, so that all directions are as likely; numbers from an interval would favour the corners of a cube.
-        draws = jax.random.normal(jax.random.key(0) if key is None else key, ((directions + 1) // 2, flat.size))
-        _check_values((args, kwargs, draws))
+        _check_values((args, kwargs, key))
+        draws = normal_draws(directions, flat.size)
+        if key is not None:
+            draws = np.asarray(jax.random.normal(key, draws.shape), np.float64)
 
         # What is no array of JAX stays as it is, as in `grad`: the function may branch by it, or mask by one of NumPy.
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -250,7 +250,7 @@ def subdifferential(
 
         return explored(
             along,
-            np.asarray(draws, np.float64),
+            draws,
             # The least precise of the arguments decides: they are one vector, in which rounding is told from pieces.
             max((float(jnp.finfo(dtype).eps) for dtype in dtypes if jnp.issubdtype(dtype, jnp.inexact)), default=0.0),
             lambda tree: np.asarray(ravel_pytree(tree)[0], np.float64),

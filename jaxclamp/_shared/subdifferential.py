@@ -120,6 +120,14 @@ def check_directions(directions: object) -> None:
         raise ValueError(f"subdifferential: directions={directions!r}; pass how many to ask, a positive number.")
 
 
+def normal_draws(directions: int, size: int) -> Array:
+    """Return directions to begin with, always the same: half as many, as `explored` takes the opposite of each too.
+
+    They are normal, so that all directions are as likely. Numbers from an interval would favour the corners of a cube.
+    """
+    return np.random.default_rng(0).standard_normal(((directions + 1) // 2, size))
+
+
 def explored(
     along: Along, draws: Array, epsilon: float, flatten: Callable[[Any], Array], unflatten: Callable[[Array], Any]
 ) -> Subdifferential:

@@ -56,3 +56,17 @@ def test_a_key_and_a_generator_give_other_directions() -> None:
     ]
     assert drawn[0] == drawn[3]
     assert len({tuple(signs) for signs in drawn}) == 5
+
+
+def test_subdifferentials_ask_in_the_same_directions() -> None:
+    # The largest of 200 linear functions, all equal at 0: 16 directions find some of the pieces.
+    slopes = np.random.default_rng(0).standard_normal((200, 6)).astype("float32")
+    in_jax = jaxclamp.subdifferential(lambda x: jnp.max(slopes @ x))(jnp.zeros(6))
+    in_torch = interop.subdifferential(lambda x: (torch.tensor(slopes) @ x).amax())(torch.zeros(6))
+    assert 1 < len(in_jax.gradients) < 200
+    np.testing.assert_array_equal(in_jax.points, in_torch.points)
+    assert str(in_jax) == str(in_torch)
+    elsewhere = interop.subdifferential(
+        lambda x: (torch.tensor(slopes) @ x).amax(), generator=torch.Generator().manual_seed(0)
+    )(torch.zeros(6))
+    assert elsewhere.points.tolist() != in_torch.points.tolist()

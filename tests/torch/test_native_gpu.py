@@ -199,3 +199,8 @@ def test_pools_of_a_volume_whose_second_axis_lies_last_in_memory() -> None:
     )
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_gradients_of_whole_programs_without_a_direction_as_on_cpu() -> None:
+    sizes = interop.grad(lambda x: x.abs().sum())
+    assert sizes(torch.zeros(1000, device=DEVICE)).tolist() == sizes(torch.zeros(1000)).tolist()
