@@ -134,6 +134,20 @@ def test_complex_numbers_are_wider_in_float64() -> None:
     assert not compare_models(Turned(0.0), Turned(5e-4), X).agree  # 1e-7 of the value: float64 tells it from rounding
 
 
+class Tempered(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.a, self.temperature, self.factor = linear(), torch.nn.Parameter(torch.tensor(2.0)), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) * self.temperature * self.factor
+
+
+def test_a_parameter_without_axes_is_wider_in_float64() -> None:
+    assert compare_models(Tempered(1.0), Tempered(1.0), X).agree
+    assert not compare_models(Tempered(1.0), Tempered(1 + 1e-6), X).agree
+
+
 class WithConstant(torch.nn.Module):
     """It passes a constant that is no buffer to a module, and returns one."""
 

@@ -1,6 +1,7 @@
 """`interop.compare_models` of models that compute a part in another precision: bfloat16, autocast, casts by hand."""
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -139,6 +140,9 @@ def test_a_model_and_its_half(dtype: str) -> None:
     """Each computes in its own dtype: the half overflows where the model does not."""
     port = Port()
     half = copy.deepcopy(port).to(getattr(torch, dtype))
+    with pytest.raises(RuntimeError) as raised:
+        compare_models(port, half, X)
+    assert re.search(f"parameters of Port .* are of {dtype}, .* Pass calls that convert", raised.value.__notes__[-1])
     calls = (None, lambda half, x: half(x.to(half.head.weight.dtype)))
     comparison = compare_models(port, half, X, calls=calls)
     assert comparison.agree, comparison

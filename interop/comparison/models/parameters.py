@@ -44,11 +44,15 @@ class Layout:
         return cls(shape, (size,), (0,), (size,))
 
     def to_torch(self, array: Array) -> Array:
-        return np.flip(array.reshape(self.split).transpose(self.order).reshape(self.torch_shape), self.flipped)
+        return _flipped(array.reshape(self.split).transpose(self.order).reshape(self.torch_shape), self.flipped)
 
     def from_torch(self, array: Array) -> Array:
         moved = [self.split[axis] for axis in self.order]  # the shape before the last step of `to_torch`
-        return np.flip(array, self.flipped).reshape(moved).transpose(np.argsort(self.order)).reshape(self.shape)
+        return _flipped(array, self.flipped).reshape(moved).transpose(np.argsort(self.order)).reshape(self.shape)
+
+
+def _flipped(array: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(np.flip(array, axes))  # of an array without axes NumPy makes a number
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from interop.comparison.models.layers import (
     is_result_of_numbers,
     leaves_of,
 )
-from interop.comparison.models.model import Call, Model, Run, cast
+from interop.comparison.models.model import Call, Model, Run, cast, is_float_array
 from interop.comparison.models.parameters import Layout, Parameter
 from interop.frameworks.base import Array
 from interop.frameworks.reseed import reseeded_in_torch
@@ -103,7 +103,16 @@ class Torch(Model):
     @torch.inference_mode(False)
     def layers(self) -> Sequence[Layer]:
         recorder = _TorchRecorder({}, None)
-        self._call_recorded(recorder, self._as_tensors({p.name: p.value for p in self.parameters}), self.inputs)
+        try:
+            self._call_recorded(recorder, self._as_tensors({p.name: p.value for p in self.parameters}), self.inputs)
+        except RuntimeError as error:
+            dtypes = {p.dtype for p in self.parameters}
+            if any(is_float_array(leaf) and leaf.dtype not in dtypes for leaf in self.inputs):
+                error.add_note(
+                    f"compare_models: the parameters of {self} are of {listed(dtypes)}, and an input is not. Pass "
+                    "calls that convert the inputs, as (None, lambda model, x: model(x.bfloat16()))."
+                )
+            raise
         return recorder.filled()
 
     def _as_tensors(self, values: Mapping[str, Array | None]) -> dict[str, torch.Tensor]:
