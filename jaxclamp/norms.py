@@ -35,7 +35,7 @@ __all__ = ["hypot", "norm"]
     ),
 )
 def norm(
-    x: ArrayLike, ord: float | str = 2, axis: int | Sequence[int] | None = None, keepdims: bool = False
+    x: ArrayLike, ord: float | str | None = 2, axis: int | Sequence[int] | None = None, keepdims: bool = False
 ) -> Applied[jax.Array]:
     r"""The size of a vector, :math:`\sqrt{\sum_i x_i^2}`, or :math:`\sum_i |x_i|`, or :math:`\max_i |x_i|`, along axes.
 
@@ -46,7 +46,7 @@ def norm(
 
     Args:
       x: real array.
-      ord: 2, 1 or ``jnp.inf``; ``"fro"`` is 2.
+      ord: 2, 1 or ``jnp.inf``; ``"fro"`` and None are 2.
       axis: the axis or axes along which a vector lies, negative ones counted from the end; None for all. It is the norm
         of a vector always, that of Frobenius for two axes.
       keepdims: whether reduced axes stay, with size 1.
@@ -59,14 +59,14 @@ def norm(
     gradient is right there, too.
 
     Counterparts: `torch.norm`, `torch.linalg.vector_norm` (0 at 0, with second derivatives that are NaN),
-    `jax.numpy.linalg.norm`, ``vector_norm`` (NaN at 0).
+    `jax.numpy.linalg.norm` of vectors, ``vector_norm`` (NaN at 0).
 
     >>> jax.grad(norm)(jnp.zeros(2)).tolist(), jax.grad(norm)(jnp.array([0.0, -4.0])).tolist()
     ([0.0, 0.0], [0.0, -1.0])
     """
-    order = 2 if ord == "fro" else ord
+    order = 2 if ord == "fro" or ord is None else ord
     if order not in ORDERS:
-        raise ValueError(f"norm: ord={ord!r} is none of 1, 2 and inf; take jnp.linalg.norm for other norms.")
+        raise ValueError(f"norm: ord={ord!r} is none of 1, 2 and inf; for others take the norms of JAX or torch.")
     return Applied(norm_of_order(order, checked_axes("norm", x, axis), bool(keepdims)), (x,))
 
 

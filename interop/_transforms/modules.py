@@ -125,6 +125,10 @@ class Conversion:
     _block: str = field(repr=False)
     """What gives functions these gradients; empty if those of the installed torch are the same."""
 
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Raise: who writes ``model = convert(model)`` and calls that has lost the model."""
+        raise TypeError("convert: the model was changed in place, and this is a report; call the model itself.")
+
     def undo(self) -> None:
         """Give each module that was replaced its class of torch.nn back."""
         for module, kind, ties in self._before:
@@ -182,7 +186,7 @@ def convert(model: torch.nn.Module, *, ties: Convention | str | None = None) -> 
     if ties is not None and ties not in CONVENTIONS and ties not in AS_OF:
         versions = dict.fromkeys(str(table.version) for table in AS_OF.values())
         raise ValueError(
-            f"ties={ties!r} is not a convention, nor a version of torch; choose one of "
+            f"convert: ties={ties!r} is not a convention, nor a version of torch; choose one of "
             f"{', '.join(map(repr, (*CONVENTIONS, *versions)))}."
         )
     block, covered, uncovered = _block_of(ties)

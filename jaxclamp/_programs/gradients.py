@@ -81,6 +81,12 @@ def directional_derivative(fun: Callable[..., R], primals: Sequence[Tree], tange
     (2008), chapter 14.
     """
     check_function("directional_derivative", fun)
+    for name, arguments in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(arguments, tuple | list):
+            raise TypeError(
+                f"directional_derivative: {name} is of type {type(arguments).__name__}; pass a tuple, one for each "
+                "argument, as (x,)."
+            )
     program = DecidedProgram(fun)
     value, derivative = jax.jvp(program.run, primals, varying_as(tangents, primals))
     return program.result(value, *primals), derivative
@@ -283,6 +289,7 @@ def _gradient(
         program = DecidedProgram(fun, for_gradient=True)
         positions = positions_of(name, args, argnums)
         active = tuple(args[position] for position in positions)
+        _refuse_integers(name, active)
 
         # Reverse mode over forward mode: what `primal` returns is the value as forward mode computes it, by the pieces
         # that are entered. Its gradient is that of these pieces.
@@ -319,6 +326,17 @@ def _gradient(
         return parts[0] if is_one else parts, (program, *result)
 
     return gradient
+
+
+def _refuse_integers(name: str, active: Tree) -> None:
+    """Raise if the arguments have integers or truth values: `jax.grad` would name a cure of its own."""
+    for leaf in jax.tree.leaves(active):
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else type(leaf)
+        if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
+            raise TypeError(
+                f"{name}: the argument has {jnp.result_type(leaf)}, which cannot be differentiated; pass floating "
+                "point numbers, as 1.0, or name other arguments by argnums."
+            )
 
 
 def _tangents(name: str, is_one: bool, direction: Tree, key: jax.Array | None, active: Tree) -> Tree:

@@ -102,7 +102,7 @@ def test_axes_and_shapes(order: float) -> None:
         np.testing.assert_allclose(jax.grad(lambda x: function(x).sum())(jnp.asarray(x)), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("order", [1, 2, INF, "fro"])
+@pytest.mark.parametrize("order", [1, 2, INF, "fro", None])
 def test_nothing_and_a_number(order: Any) -> None:
     assert jaxclamp.norm(jnp.zeros((2, 0)), order, 1).tolist() == [0, 0]
     assert jax.grad(lambda x: jaxclamp.norm(x, order))(jnp.zeros(0)).shape == (0,)
@@ -138,7 +138,7 @@ def test_a_cotangent_that_is_not_finite_does_not_reach_zero() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: jaxclamp.norm(x, 3), "norm: ord=3 is none of 1, 2 and inf"),
+        (lambda x: jaxclamp.norm(x, 3), "norm: ord=3 is none of 1, 2 and inf; for others take"),
         (lambda x: jaxclamp.norm(x, "nuc"), "norm: ord='nuc' is none of"),
         (lambda x: jaxclamp.norm(x, axis=2), "norm: axis=2 is out of range for x of shape"),
         (lambda x: jaxclamp.norm(x, axis=()), r"norm: axis=\(\) does not name one or more distinct axes"),

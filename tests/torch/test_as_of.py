@@ -383,6 +383,6 @@ def test_converted() -> None:
     for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         assert gradient(lambda x, copied=copied: 5 * copied(x)) == found[OTHER]
     with pytest.raises(
-        ValueError, match=r"ties='torch 2\.1' is not a convention, nor a version of torch; choose one of 'min"
+        ValueError, match=r"convert: ties='torch 2\.1' is not a convention, nor a version of torch; choose one of 'min"
     ):
         interop.nn.convert(model, ties="torch 2.1")

@@ -154,6 +154,8 @@ def test_convert_and_undo() -> None:
     assert repr(network) == before
     assert gradient(network[1], TIED).tolist() == [0, 0, 0, 1, 0, 0]
     assert interop.nn.convert(network).replaced == {}
+    with pytest.raises(TypeError, match=r"convert: the model was changed in place, .* call the model itself"):
+        report(torch.zeros(2))
     report.undo()
     assert [type(m) for m in network.modules()] == [type(m) for m in model().modules()]
 
