@@ -118,7 +118,7 @@ def _drawn(seed: int, shape: torch.Size, dtype: torch.dtype, device: torch.devic
     drawn = torch.empty(shape.numel(), dtype=dtype, device=device)
     # In float32 at least: of few numbers, many would be equal.
     wide = torch.promote_types(dtype, torch.float32)
-    # Part by part, as the integers of 64 bits would take much more memory than the direction, and not stay in the cache.
+    # Part by part, as the integers of 64 bits would take more memory than the direction, and leave the cache.
     for start, part in enumerate(drawn.split(_PART)):
         counted = torch.arange(part.numel(), device=device) + (seed + start * _PART)
         part.copy_(mixed(_in_32_bits(counted), _in_32_bits).to(wide) * 2.0**-31 - 1)
