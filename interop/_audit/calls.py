@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import jax
+import numpy as np
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -94,7 +95,7 @@ class WatchedCall:
         return dataclasses.replace(self, arguments=arguments, tied=(elements, elements))
 
 
-_BOUNDS = (float, int, torch.Tensor)
+_BOUNDS = (float, int, np.number, torch.Tensor)
 _NATIVE = {function: op for _, function, op in namesakes(NATIVE)}
 """Maps a function of torch to that of `interop.native`, which takes ``ties=``."""
 

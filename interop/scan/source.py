@@ -428,6 +428,11 @@ def _imported(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
                 for alias in names:  # ``import torch.nn`` binds torch, and with ``as nn`` torch.nn
                     home = alias.name if alias.asname else alias.name.partition(".")[0]
                     yield alias.asname or home, home
+            case ast.ImportFrom(module=str(module), names=[ast.alias(name="*")], level=0):
+                # It binds what the module has; of that, what the file calls matters, and does not bind itself.
+                called = {x.func.id for x in nodes if isinstance(x, ast.Call) and isinstance(x.func, ast.Name)}
+                stored = {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+                yield from ((name, f"{module}.{name}") for name in called - stored)
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 for alias in names:
                     yield alias.asname or alias.name, f"{module}.{alias.name}"

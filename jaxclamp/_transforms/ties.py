@@ -48,8 +48,9 @@ def ties(fun: Callable[P, R], *, influence: bool = False, has_aux: bool = False)
     Counting changes what XLA fuses, so that a compiled result may be rounded differently.
 
     Args:
-      fun: a function of any arguments, as for `min_norm`. It may contain transformations, such as a whole training step
-        under ``jit``; ``ties`` itself runs outside of them, and `count_ties` inside.
+      fun: a function of any arguments, as for `min_norm`: what NumPy computes of arrays of NumPy does not count. It may
+        contain transformations, such as a whole training step under ``jit``; ``ties`` itself runs outside of them, and
+        `count_ties` inside.
       influence: whether to compute how far another convention moves the gradient of ``fun``, with respect to the
         floating point numbers in its first positional argument. The result of ``fun`` has to be a scalar. The
         gradient of minimum norm, here that of `jax.nn.relu`, ``relu6`` and the elementwise ops of jaxclamp too, is

@@ -34,6 +34,8 @@ def found(tmp_path: Path, code: str, head: str = IN_TORCH, **options: str) -> li
         ("y = torch.clamp(x, min=qmin, max=qmax)", "version", "likely"),
         ("c = x + (x.round() - x).detach()\ny = c.clamp(0, n)", "version", "likely"),
         ("y = clip(round_ste(x), 0, n)", "version", "likely"),
+        ("from torch import *\ny = clamp(x, -8, 7)", "version", "likely"),
+        ("from torch.nn.functional import *\ncut = clip\ny = cut(x, -8, 7)", "version", "likely"),
         ("import functools\nf = functools.partial(torch.clamp, min=-8, max=7)", "version", "likely"),
         ("from functools import partial\ny = partial(torch.clamp, x)(0, 6)", "version", "rare"),
         ("y = x.clamp_(0, 6)", "version", "possible"),
@@ -130,6 +132,7 @@ def test_what_was_clamped_before_is_not_clamped_straight_through(tmp_path: Path)
 @pytest.mark.parametrize(
     "code",
     [
+        "from torch import *\ndef clamp(*args): ...\ny = clamp(x, 0, 6)",
         "y = np.clip(x, 0, 6)",
         "y = np.asarray(x).clip(0, 6)",
         "def f(x: np.ndarray):\n    return x.clip(0, 6)",

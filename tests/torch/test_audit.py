@@ -71,6 +71,7 @@ CODE: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {
     "in place": (lambda x: (1 * x).clamp_(0.0, 6.0).sum(), 1, 1),
     "away from ties": (lambda x: x.clamp(0.5, 6.5).sum(), 1, 0),
     "as arrays": (lambda x: x.clamp(torch.zeros(5), torch.full((5,), 6.0)).sum(), 1, 1),
+    "bounds of NumPy": (lambda x: x.clamp(np.float32(0), np.float32(6)).sum(), 1, 1),
     "a loop": (lambda x: sum(x.clamp(min=bound).sum() for bound in (0.0, 3.0)), 1, 1),
     "inside a loss": (lambda x: functional.hinge_embedding_loss(x, -torch.ones(5), margin=3.0), 1, 1),
     "what is alike in both": (lambda x: functional.relu6(x).sum() + x.amax(), 0, 0),

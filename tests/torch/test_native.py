@@ -403,6 +403,8 @@ def test_distributed_tensors() -> None:
 def test_scalars_of_numpy_as_parameters() -> None:
     x = torch.tensor([-1.0, 0.0])
     assert gradients_of(NATIVE["leaky_relu"], x, [np.float32(-2)], 1.0, None)[0].tolist() == [-2, 0]
+    clamp = functools.partial(NATIVE["clamp"], ties="inclusive")
+    assert gradients_of(clamp, x, [np.float32(0), np.int64(6)], 1.0, None)[0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(("name", "shape"), [("adaptive_max_pool1d", (1, 9)), ("adaptive_max_pool2d", (1, 2, 3, 3))])

@@ -322,7 +322,8 @@ def _folded(step: Callable[..., torch.Tensor], value: Operand, operand: Operand)
     # The steps are functions of two tensors. A number beside one does not promote it.
     like = next(x for x in (value, operand) if isinstance(x, torch.Tensor))
     first, second = (
-        torch.as_tensor(x, dtype=getattr(x, "dtype", like.dtype), device=like.device) for x in (value, operand)
+        torch.as_tensor(x, dtype=x.dtype if isinstance(x, torch.Tensor) else like.dtype, device=like.device)
+        for x in (value, operand)
     )
     return step(first, second)
 
