@@ -197,6 +197,11 @@ def test_slopes_that_overflow_elsewhere_do_not_leak() -> None:
         assert jnp.isfinite(jax.hessian(lambda x, op=op: op(x).sum())(x)).all()
 
 
+def test_a_window_that_would_begin_in_the_padding_behind_is_left_out() -> None:
+    """With ``ceil_mode``, as in torch. Of four places the first and the last pad here, and it would have the last."""
+    assert jaxclamp.max_pool1d(jnp.array([[1.0, 2.0]]), 2, 3, 1, 1, True).tolist() == [[1]]
+
+
 def test_padding_takes_no_gradient() -> None:
     """Not even where it is as small as the elements."""
     lowest = jnp.full((1, 4), -jnp.inf)
@@ -408,6 +413,14 @@ def test_nan_beside_initial_and_behind_where(name: str) -> None:
     assert shares(0.5 if name == "amax" else 1.5, ~jnp.isnan(x)) == [0, 1, 0, 0]
     alone = jax.grad(getattr(jaxclamp, name))(x, None, False, jnp.nan)
     assert alone.tolist() == [0, 0, 0]  # a number is tied, and not differentiated
+
+
+def test_what_is_masked_gets_nothing_where_the_value_is_infinite() -> None:
+    """It is -inf then, as the value is, and as an element that takes part may be."""
+    where = jnp.array([True, False])
+    gradient = jax.grad(lambda x, initial: jaxclamp.amax(x, initial=initial, where=where), argnums=(0, 1))
+    of_x, of_initial = gradient(jnp.array([-jnp.inf, 2.0]), -jnp.inf)
+    assert (of_x.tolist(), of_initial) == ([0.5, 0.0], 0.5)
 
 
 @pytest.mark.parametrize("x", [np.arange(3), np.array([True, False])], ids=["integers", "bools"])

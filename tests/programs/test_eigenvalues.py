@@ -10,7 +10,6 @@ import pytest
 import jaxclamp
 
 Function = Callable[[jax.Array], jax.Array]
-RANDOM = np.random.default_rng(0)
 NEAR = 1e-5
 
 
@@ -32,7 +31,12 @@ def weighted(function: Function) -> Function:
 
 
 def rotation(size: int) -> np.ndarray:
-    return np.linalg.qr(RANDOM.normal(size=(size, size)))[0]
+    return np.linalg.qr(np.random.default_rng(size).normal(size=(size, size)))[0]
+
+
+def directions(array: np.ndarray, count: int) -> jax.Array:
+    drawn = np.random.default_rng(0).normal(size=(2, count, *array.shape))
+    return jnp.asarray(drawn[0] + 1j * drawn[1] if np.iscomplexobj(array) else drawn[0])
 
 
 Q, R = rotation(4), rotation(3)
@@ -58,26 +62,32 @@ QUICK = ("two pairs, but for rounding", "singular values of low rank")
 )
 def test_slopes_are_those_nearby(name: str) -> None:
     function, array = MATRICES[name]
-    fun, a, v = weighted(function), jnp.asarray(array), RANDOM.normal(size=array.shape)
-    if jnp.iscomplexobj(a):
-        v = v + 1j * RANDOM.normal(size=array.shape)
+    fun, a, vs = weighted(function), jnp.asarray(array), directions(array, 4)
 
     @jax.jit
+    @jax.vmap
     def along(v: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jaxclamp.directional_derivative(fun, (a,), (v,))[1], jaxclamp.grad(fun, direction=v)(a)
 
-    derivative, gradient = along(jnp.asarray(v))
-    near, gradient_near = jax.value_and_grad(fun)(a + NEAR * v)
-    np.testing.assert_allclose(derivative, (near - fun(a)) / NEAR, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(derivative, jnp.sum(gradient * v).real, rtol=1e-9)
-    np.testing.assert_allclose(gradient, gradient_near, atol=1e-3)
+    derivatives, gradients = along(vs)
+    near, gradients_near = jax.jit(jax.vmap(jax.value_and_grad(fun)))(a + NEAR * vs)
+    np.testing.assert_allclose(derivatives, (near - fun(a)) / NEAR, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(derivatives, jnp.sum(gradients * vs, (1, 2)).real, rtol=1e-9)
+    np.testing.assert_allclose(gradients, gradients_near, atol=1e-3)
+
+
+def test_groups_of_equal_eigenvalues_stay_in_their_order() -> None:
+    """Even if those of the lower group rise by more than those of the upper: to 1, 3, and to -3, -1."""
+    a, v = jnp.diag(jnp.array([1.0, 1.0, 2.0, 2.0])), jnp.diag(jnp.array([3.0, 1.0, -3.0, -1.0]))
+    fun = lambda a: jnp.linalg.eigvalsh(a) @ jnp.array([1.0, 2.0, 4.0, 8.0])  # noqa: E731
+    assert jaxclamp.directional_derivative(fun, (a,), (v,)) == (27.0, -13.0)
 
 
 @pytest.mark.parametrize("function", [of_symmetric, of_singular])
 def test_lanes(function: Function) -> None:
     """Of matrices with ties and without, under vmap; those without have the gradients of JAX."""
-    fun, v = weighted(function), jnp.asarray(RANDOM.normal(size=(3, 3)), "float32")
     apart, equal = jnp.diag(jnp.arange(1.0, 4.0)), jnp.eye(3)
+    fun, (v,) = weighted(function), directions(apart, 1)
     along = jax.jit(lambda a: jaxclamp.grad(fun, direction=v)(a))
     in_lanes = jax.jit(jax.vmap(along))(jnp.stack([equal, apart]))
     np.testing.assert_allclose(in_lanes, [along(equal), along(apart)], atol=1e-5)

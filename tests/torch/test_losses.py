@@ -20,24 +20,29 @@ LOSSES: dict[str, tuple[list[Tensor], dict[str, Any], int]] = {
         2,
     ),
     "hinge_embedding_loss": ([torch.tensor([1.0, 0.5, 2.0]), torch.tensor([-1.0, -1.0, 1.0])], {"margin": 0.7}, 1),
-    "triplet_margin_loss": ([ANCHOR, POSITIVE, NEGATIVE], {"margin": 0.7}, 3),
-    "triplet_margin_with_distance_loss": ([ANCHOR, POSITIVE, NEGATIVE], {"margin": 0.7, "swap": True}, 3),
+    "triplet_margin_loss": ([ANCHOR, POSITIVE, NEGATIVE], {"margin": 1.7}, 3),
+    "triplet_margin_with_distance_loss": ([ANCHOR, POSITIVE, NEGATIVE], {"margin": 1.7, "swap": True}, 3),
 }
 """(arguments, further ones, how many of the first are differentiated)"""
+OTHER_ARGUMENTS: dict[str, tuple[list[Tensor], dict[str, Any], int]] = {
+    "hinge_embedding_loss": ([torch.tensor([0.5, 2.0, 0.5]), torch.tensor([0.0, 0.0, 3.0])], {}, 1),
+    "triplet_margin_loss": ([ANCHOR, POSITIVE, NEGATIVE], {"margin": 1.7, "eps": 0.5, "swap": True}, 3),
+}
+"""Targets that are neither 1 nor -1, for which both terms count, and another eps."""
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_where_nothing_ties(name: str, reduction: str) -> None:
     """Values and gradients are torch's."""
-    given, further, count = LOSSES[name]
-    results = []
-    for function in (NATIVE[name], getattr(functional, name)):
-        active = [x.clone().requires_grad_() for x in given[:count]]
-        y = function(*active, *given[count:], **further, reduction=reduction)
-        results.append((y.detach(), *torch.autograd.grad(y.sum(), active)))
-    for found, expected in zip(*results, strict=True):
-        assert torch.equal(found, expected)
+    for given, further, count in (calls[name] for calls in (LOSSES, OTHER_ARGUMENTS) if name in calls):
+        results = []
+        for function in (NATIVE[name], getattr(functional, name)):
+            active = [x.clone().requires_grad_() for x in given[:count]]
+            y = function(*active, *given[count:], **further, reduction=reduction)
+            results.append((y.detach(), *torch.autograd.grad(y.sum(), active)))
+        for found, expected in zip(*results, strict=True):
+            assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(

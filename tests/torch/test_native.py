@@ -311,6 +311,23 @@ def test_results_may_be_overwritten(name: str) -> None:
     assert torch.equal(torch.autograd.grad(REDUCED[name](x).mul_(3).sum(), x)[0], expected)
 
 
+SHARES = {
+    "min_norm": [[0.0, 1, 0], [0.5, 0, 0.5], [1 / 3, 1 / 3, 1 / 3]],
+    "balanced": [[0.0, 1, 0], [0.5, 0, 0.5], [1 / 3, 1 / 3, 1 / 3]],
+    "inclusive": [[0.0, 1, 0], [1, 0, 0], [1, 0, 0]],
+    "exclusive": [[0.0, 1, 0], [0, 0, 1], [0, 0.5, 0.5]],
+}
+"""Of the largest of each row: of one alone, of two, and of three."""
+
+
+@pytest.mark.parametrize("ties", SHARES)
+def test_shares_of_rows(ties: Any) -> None:
+    for name, of_axis in (("amax", 1), ("max_with_indices", 1), ("max_pool1d", 3), ("adaptive_max_pool1d", 1)):
+        x = torch.tensor([[1.0, 3.0, 2.0], [3.0, 0.0, 3.0], [2.0, 2.0, 2.0]], requires_grad=True)
+        (gradient,) = torch.autograd.grad(values(NATIVE[name](x, of_axis, ties=ties)).sum(), x)
+        assert torch.equal(gradient, torch.tensor(SHARES[ties])), name
+
+
 def test_the_input_of_a_maximum_may_be_overwritten() -> None:
     x = SIX.clone().requires_grad_()
     z = 1 * x

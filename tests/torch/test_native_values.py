@@ -153,6 +153,14 @@ def test_clamp_max_of_any_size(bound: float, repeats: int) -> None:
     assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.where(x < bound, 1.0, 0.0))
 
 
+def test_clamp_min_by_negative_zero_and_by_nan() -> None:
+    """For which torch's ReLU and its threshold have other values."""
+    x = torch.tensor([-1.0, 2.0], requires_grad=True)
+    for bound in (-0.0, math.nan):
+        assert torch.equal(bits(native.clamp_min(x, bound)), bits(torch.clamp_min(x.detach(), bound)))
+        assert torch.equal(bits(native.clamp_max(x, bound)), bits(torch.clamp_max(x.detach(), bound)))
+
+
 SHAPES: list[tuple[int, ...]] = [(), (3,), (2, 1), (2, 3)]
 
 

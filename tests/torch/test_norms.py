@@ -88,6 +88,14 @@ def test_gradients_are_those_of_jaxclamp(name: str) -> None:
     assert second[0][:2].tolist() == second[1][:2].tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("hypot", [native.hypot, interop.hypot])
+def test_one_operand_of_two_is_active(hypot: Callable[..., Tensor]) -> None:
+    for order in (1, -1):
+        y = torch.tensor([0.0, 4.0], requires_grad=True)
+        operands = (torch.tensor([0.0, 3.0]), y)[::order]
+        torch.testing.assert_close(torch.autograd.grad(hypot(*operands).sum(), y)[0], torch.tensor([0.0, 0.8]))
+
+
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "of all": ((), {}),
     "Frobenius": (("fro",), {"dim": (0, 1)}),

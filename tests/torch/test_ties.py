@@ -82,6 +82,12 @@ CODE: dict[str, tuple[Callable[[], Any], tuple[str, int, int]]] = {
         ),
         ("triplet_margin_loss", 1, 1),
     ),
+    "triplet, swapped, of a loss below 0": (
+        lambda: functional.triplet_margin_loss(
+            torch.zeros(1, 1), torch.zeros(1, 1), torch.full((1, 1), 5.0), eps=0.0, swap=True
+        ),
+        ("triplet_margin_loss", 1, 0),
+    ),
     "loss of interop.native": (
         lambda: interop.native.hinge_embedding_loss(X, -torch.ones(6)),
         ("hinge_embedding_loss", 24, int((N == 1).sum())),
