@@ -204,7 +204,6 @@ def test_training_on_ties() -> None:
 
 
 def test_gradients_of_modules_are_those_nearby() -> None:
-    torch.manual_seed(0)
     shared = torch.nn.Linear(3, 3)
     model = torch.nn.Sequential(
         shared, torch.nn.LeakyReLU(-0.5), shared, torch.nn.ReLU6(), torch.nn.BatchNorm1d(3)

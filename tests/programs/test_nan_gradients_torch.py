@@ -263,7 +263,6 @@ def test_attention() -> None:
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_attention_module(need_weights: bool) -> None:
-    torch.manual_seed(0)
     layer = nn.MultiheadAttention(4, 2, batch_first=True)
     x, mask = torch.randn(2, 3, 4), tensor([[False] * 3, [True] * 3])
 

@@ -235,7 +235,6 @@ def test_a_step_may_return_its_loss_and_be_pinned(
 
 def test_the_model_is_left_as_it_was() -> None:
     """Whether it is trained already or not, by a step or by a loss alone; what the step itself sees are the changes."""
-    torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), Activation())
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.tensor([[1.0, 2.0], [3.0, 5.0]])

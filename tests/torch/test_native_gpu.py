@@ -57,7 +57,6 @@ def test_bounds_on_the_cpu() -> None:
 
 
 def test_the_mode_and_converted_models() -> None:
-    torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Hardtanh(), torch.nn.MaxPool2d(2), torch.nn.SELU())
     x = torch.zeros(2, 1, 8, 8)
     with min_norm():
@@ -94,7 +93,6 @@ def test_pools_as_on_cpu(
     if memory_format == torch.channels_last and len(shape) != 4:
         pytest.skip("channels_last is a format of batches of images")
     monkeypatch.setattr(windows, "_FEW_READS_ON_GPU", few)
-    torch.manual_seed(0)
     x = torch.randint(-2, 3, shape).to(torch.float64).contiguous(memory_format=memory_format)
     x[..., :3] = -math.inf
     x[(-1,) * x.dim()], x[(0,) * x.dim()] = math.nan, math.inf
