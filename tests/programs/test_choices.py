@@ -349,9 +349,8 @@ def test_rules_are_needed_where_the_function_has_no_derivative() -> None:
     np.testing.assert_allclose(jaxclamp.grad(fun)(x), jax.grad(fun)(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("v", [1.0, -1.0])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_an_operator_that_jumps_is_solved_with_on_that_side(symmetric: bool, v: float) -> None:
+def test_an_operator_that_jumps_is_solved_with_on_that_side(symmetric: bool) -> None:
     """By x / 2 above 0 and x below, also where a comparison reads the solution; and by conjugate gradients."""
 
     def scale(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -367,10 +366,11 @@ def test_an_operator_that_jumps_is_solved_with_on_that_side(symmetric: bool, v: 
     def iterated(x: jax.Array) -> jax.Array:
         return jax.scipy.sparse.linalg.cg(functools.partial(scale, x), x * jnp.ones(3))[0].sum()
 
-    x = jnp.float32(0.0)
     for fun in (lambda x: solved(x, x * jnp.ones(3)).sum(), compared, iterated):
-        for form in (jaxclamp.grad(fun, direction=v), jax.jit(jaxclamp.grad(fun, direction=v))):
-            assert form(x) == jax.grad(fun)(x + 1e-3 * v)
+        along = lambda v: jaxclamp.grad(fun, direction=v)(jnp.float32(0.0))  # noqa: B023, E731  # called here
+        assert along(1.0) == jax.jit(along)(1.0)
+        for v in (1.0, -1.0):
+            assert jax.jit(along)(v) == jax.jit(jax.grad(fun))(1e-3 * v)
 
 
 @pytest.mark.usefixtures("float64")
@@ -392,12 +392,16 @@ def test_choices_in_the_operator_of_a_linear_solve(symmetric: bool) -> None:
         return lax.custom_root(lambda y: y * (jnp.abs(x) + 1) - b, b, solve, lambda f, y: y / f(jnp.ones(3)))
 
     wanted = -b / (jnp.abs(x) + 1) ** 2 * jnp.array([1.0, -1.0, -1.0])
+
+    def derivatives(form: Callable[[jax.Array], jax.Array]) -> tuple[jax.Array, ...]:
+        gradient = jaxclamp.grad(lambda x: jnp.sum(form(x)), direction=v)(x)
+        return gradient, *jaxclamp.directional_derivative(form, (x,), (v,)), form(x)
+
     for solution in (solved, iterated, rooted):
-        for form in (solution, jax.jit(solution), lambda x: jax.vmap(solution)(x[None])[0]):  # noqa: B023
-            gradient = jax.jit(jaxclamp.grad(lambda x: jnp.sum(form(x)), direction=v))(x)  # noqa: B023
+        forms = solution, jax.jit(solution), lambda x: jax.vmap(solution)(x[None])[0]  # noqa: B023  # called here
+        for gradient, value, derivative, own in jax.jit(lambda: list(map(derivatives, forms)))():  # noqa: B023
             np.testing.assert_allclose(gradient, wanted, atol=1e-12)
-            value, derivative = jaxclamp.directional_derivative(form, (x,), (v,))
-            np.testing.assert_array_equal(value, form(x))
+            np.testing.assert_array_equal(value, own)
             np.testing.assert_allclose(derivative, wanted * v, atol=1e-12)
 
 
@@ -452,17 +456,21 @@ def test_rules_within_rules() -> None:
 
 
 def test_a_rule_that_differentiates_a_cumulative_maximum() -> None:
-    """Mapped over rows it is right, at ties too. Mapped over columns, in a compiled function, JAX confuses its axes."""
+    """Mapped over rows it is right, at ties too. Mapped over columns it is that of the compiled function in JAX.
+
+    That confuses the axes of the maximum, whose gradient is wrong then in both, until it is mended in JAX.
+    """
     largest = jax.custom_jvp(lambda x: lax.cummax(x))
     largest.defjvp(lambda primals, tangents: jax.jvp(lax.cummax, primals, tangents))
     x, weights = jnp.array([[2.0, 1.0], [2.0, 3.0]]), jnp.array([[1.0, 2.0], [3.0, 4.0]])
     over_columns = lambda x: jnp.vdot(weights, jax.vmap(largest, 1, 1)(x))  # noqa: E731
     over_rows = lambda x: jnp.vdot(weights, jax.vmap(largest)(x.T).T)  # noqa: E731
+    along = jax.jit(lambda v: jaxclamp.grad(over_rows, direction=v)(x))
     for v, right in ((jnp.eye(2), [[4.0, 2.0], [0.0, 4.0]]), (jnp.eye(2)[::-1], [[1.0, 2.0], [3.0, 4.0]])):
-        assert jaxclamp.grad(over_rows, direction=v)(x).tolist() == right
+        assert along(v).tolist() == right
     untied = x.at[1, 0].set(0.0)
-    as_in_jax = jax.grad(jax.jit(over_columns))(untied).tolist()
-    assert jaxclamp.grad(over_columns)(untied).tolist() == as_in_jax != jax.grad(over_columns)(untied).tolist()
+    compiled = jax.jit(over_columns)
+    np.testing.assert_array_equal(*(jax.jit(take(compiled))(untied) for take in (jaxclamp.grad, jax.grad)))
 
 
 def sine_of_turned(quarters: int) -> Callable[[jax.Array], jax.Array]:
