@@ -41,7 +41,7 @@ from interop.comparison.recording import (
     computation_of,
     read_inputs,
 )
-from interop.frameworks.base import is_float
+from interop.frameworks.base import Array, is_float
 from interop.frameworks.registry import CONVERTIBLES
 from jaxclamp._shared.tables import listed
 
@@ -224,7 +224,8 @@ class _Pair:
         An example is the gradient of a bias before a normalization. It is 0 for any bias, but in float32 the terms that
         cancel leave 3e-9 on one side and -5e-9 on the other, a relative difference of 2. In float64 they leave 1e-17:
         what shrinks as :math:`\epsilon` does is rounding, no bug and no tie. A difference that stays is one of these,
-        however small.
+        however small. Nor is it a bug if numbers that do not shrink, as the gradient of a gain before a normalization,
+        are apart by what shrinks.
         """
         comparison = self.recorded()
         suspects = self._suspects(comparison) if self.atol is None else []
@@ -239,17 +240,19 @@ class _Pair:
         is_precise = all(in_float64[leaf.label].passes() for leaf in comparison.leaves if leaf.finding == "agrees")
         explained = 0.0 if is_precise else relative_tolerance(np.dtype(np.float32), None) * precise.gradient_scale
         noise, lasting = [], []
-        for label in suspects:
-            coarse, fine = ([side.unmodified[label] for side in (c.first, c.second)] for c in (comparison, precise))
+        for leaf in suspects:
+            coarse, fine = (
+                [side.unmodified[leaf.label] for side in (c.first, c.second)] for c in (comparison, precise)
+            )
             if any(array.dtype != np.float64 for array in fine):
                 continue
-            if is_rounding_alone(largest_of(coarse), largest_of(fine), coarse[0].dtype):
-                noise.append(label)
-            elif in_float64[label].finding == "port" and largest_of([fine[0] - fine[1]]) > explained:
-                lasting.append(label)
+            if is_rounding_alone(_extent(leaf, coarse), _extent(leaf, fine), coarse[0].dtype):
+                noise.append(leaf.label)
+            elif in_float64[leaf.label].finding == "port" and largest_of([fine[0] - fine[1]]) > explained:
+                lasting.append(leaf.label)
         return dataclasses.replace(comparison, noise=tuple(noise), lasting=tuple(lasting))
 
-    def _suspects(self, comparison: Comparison) -> list[str]:
+    def _suspects(self, comparison: Comparison) -> list[Leaf]:
         """List the leaves that may be rounding alone."""
         # What was summed are inputs for a value, and other gradients for a gradient.
         floats = [array for array in self.first.arrays.values() if is_float(array)]
@@ -259,9 +262,9 @@ class _Pair:
             if leaf.finding in ("port", "ties", "rounding") and not leaf.mismatch:
                 arrays = [side.unmodified[leaf.label] for side in (comparison.first, comparison.second)]
                 scale = comparison.gradient_scale if is_gradient(leaf.label) else largest_input
-                is_small = may_be_rounding(largest_of(arrays), eps_of(arrays[0].dtype), scale)
+                is_small = may_be_rounding(_extent(leaf, arrays), eps_of(arrays[0].dtype), scale)
                 if is_float(arrays[0]) and (is_small or leaf.finding == "rounding"):
-                    suspects.append(leaf.label)
+                    suspects.append(leaf)
         return suspects
 
     def probed(self, probe: Probe) -> Comparison:
@@ -306,6 +309,12 @@ class _Pair:
         # By the tolerance of float64 what cancels there would be a bug: 1 - tanh(x)**2 of 8 has lost six digits.
         rtol = max(relative_tolerance(array.dtype, self.rtol) for array in arrays.values())
         return self.at(_in_float64(arrays), rtol).recorded(with_min_norm=False).agree
+
+
+def _extent(leaf: Leaf, sides: Sequence[Array]) -> float:
+    """Return how large is what has to be rounding: the difference; of ties, which float64 may not have, the numbers."""
+    a, b = map(wide, sides)
+    return largest_of(sides if leaf.finding == "ties" else [a - b])
 
 
 def _in_float64(arrays: Arrays) -> Arrays:

@@ -71,7 +71,7 @@ class Comparison:
     times the largest number in the leaf, as sums round. Gradients that cancel to 0, as that of a bias before a
     normalization, leave the rounding of their terms: unless ``atol`` is given, a leaf that differs, with no number on
     either side above ``rtol`` times the largest in all gradients, is ``rounding``, unless `compare` finds that it
-    differs in float64 too. So is a leaf whose numbers shrink as :math:`\epsilon` does in float64.
+    differs in float64 too. So is a small difference that shrinks as :math:`\epsilon` does in float64.
 
     For other tolerances: ``dataclasses.replace(comparison, rtol=..., atol=...)``.
 

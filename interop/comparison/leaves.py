@@ -180,14 +180,17 @@ def may_be_rounding(largest: float, eps: float, scale: float) -> bool:
 
 
 def is_rounding_alone(before: float, after: float, dtype: np.dtype[Any]) -> bool:
-    r"""Say whether numbers whose largest is ``before`` in this dtype, and ``after`` in float64, are rounding alone.
+    r"""Say whether numbers, or differences, are rounding alone: the largest is ``before`` in this dtype, and ``after``
+    in float64.
 
     Rounding shrinks by the ratio of the two :math:`\epsilon`, as where terms cancel whose sum is 0; a number that is
     more than that stays what it is. The line between is :math:`\sqrt{\epsilon_{64} / \epsilon}`, halfway on a
     logarithmic scale: of float32 it is 4e-5. So 3e-9 that becomes 1e-17 is rounding, and one that becomes 2e-9 is none.
+    Of a coarser dtype it is halfway to float32, in which many functions compute a part whatever they are given.
     """
-    eps, eps64 = eps_of(dtype), eps_of(np.dtype(np.float64))
-    return eps > eps64 and math.isfinite(before) and after <= math.sqrt(eps64 / eps) * before
+    eps, eps32, eps64 = (eps_of(np.dtype(each)) for each in (dtype, np.float32, np.float64))
+    finer = eps32 if eps > eps32 else eps64
+    return eps > finer and math.isfinite(before) and after <= math.sqrt(finer / eps) * before
 
 
 def largest_of(sides: Iterable[Array]) -> float:

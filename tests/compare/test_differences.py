@@ -162,6 +162,13 @@ def test_a_bias_before_a_normalization() -> None:
         (lambda b: 0.3 * b, lambda b: 0.6 * b.detach() - 0.3 * b, 1.0, "port"),
         (lambda b: 0.3 * b, lambda b: 0.6 * b, 1.0, "port"),
         (lambda b: 1e-3 * jnp.maximum(b, 0), lambda b: 1e-3 * torch.relu(b), 0.0, "ties"),
+        # What is left of the gradient is no rounding, but it differs by that.
+        (
+            lambda b: 11.1 * b + 22.2 * b - 33.3 * b + 0.01 * b,
+            lambda b: 0.01 * b - 33.3 * b + 22.2 * b + 11.1 * b,
+            1.0,
+            "rounding",
+        ),
         # A tie multiplies by 1/2 or 0 what is 0 but for rounding.
         (
             lambda b: jnp.maximum(0.1 * b + 0.2 * b - 0.3 * b, 0),
