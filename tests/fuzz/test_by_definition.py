@@ -17,23 +17,23 @@ from tests.fuzz.by_definition import Form, check, check_what_is_drawn, failures
 from tests.fuzz.programs import Call, Composition, Ref
 from tests.support.representatives import parts
 
-pytestmark = pytest.mark.thorough
-
 JAX_SEEDS = range(60)
 DEVICE_SEEDS = range(60, 70)
 EAGER_SEEDS = range(70, 72)
 
 
-# Thirty at a time: what fails is then shown in time, and one program of JAX is not too large.
-@parts(JAX_SEEDS, 30, quick=0)
+# Ten at a time, so that one program of JAX is not too large.
+@parts(JAX_SEEDS, 10, quick=10)
 def test_jax(seeds: range) -> None:
     check(by_definition.of_jax(seeds), by_definition.answers_of_jax)
 
 
+@pytest.mark.thorough
 def test_jax_over_devices() -> None:
     check(by_definition.of_jax(DEVICE_SEEDS, *by_definition.DEVICES), by_definition.answers_of_jax)
 
 
+@pytest.mark.thorough
 def test_jax_op_by_op() -> None:
     check(by_definition.of_jax(EAGER_SEEDS), functools.partial(by_definition.answers_of_jax, compiled=False))
 

@@ -9,17 +9,16 @@ from tests.fuzz import by_definition_torch
 from tests.fuzz.by_definition import check, check_what_is_drawn
 from tests.support.representatives import parts
 
-pytestmark = pytest.mark.thorough
-
 TORCH_SEEDS = range(120)
 COMPILED_SEEDS = range(120, 123)
 
 
-@parts(TORCH_SEEDS, 30, quick=0)
+@parts(TORCH_SEEDS, 10, quick=10)
 def test_torch(seeds: range) -> None:
     check(by_definition_torch.of_torch(seeds), by_definition_torch.answers_of_torch)
 
 
+@pytest.mark.thorough
 # As torch traces a torch.autograd.Function, it makes an object of it, of which it warns itself.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_compiled_torch() -> None:
