@@ -108,7 +108,10 @@ def _selection_of_roots(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | Non
     A root keeps the order, so ``sqrt(min(s, t))`` is ``min(sqrt(s), sqrt(t))``. Of sums that are 0 only the roots tell
     which is smaller a step away.
     """
-    selection = _maker(root.invars[0], makers) if 0 < _exponent(root, makers) < 1 else None
+    if not 0 < _exponent(root, makers) < 1:
+        return None
+    selected = _before_adding_0(root.invars[0], makers)
+    selection = _maker(selected, makers)
     if selection is None or _equations_of_norm(root, makers):
         return None
     exponent = [atom.val for atom in root.invars[1:] if isinstance(atom, Literal)]
@@ -118,7 +121,7 @@ def _selection_of_roots(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | Non
 
     def among_roots(*operands: jax.Array) -> jax.Array:
         results = among(*(root_of(x, *exponent) if is_floating(x) else x for x in operands))
-        return dict(zip(selection.outvars, results, strict=True))[root.invars[0]]  # type: ignore[index]
+        return dict(zip(selection.outvars, results, strict=True))[selected]
 
     eqns: list[JaxprEqn] = []
     for eqn in inlined(among_roots, selection.replace(outvars=root.outvars)):
@@ -417,6 +420,14 @@ def _made_by(atom: Any, names: Sequence[str], makers: _Makers) -> JaxprEqn | Non
 def _before_reshaping(atom: Any, makers: _Makers) -> Any:
     while (maker := _maker(atom, makers)) and maker.primitive.name in _RESHAPING:
         (atom,) = maker.invars
+    return atom
+
+
+def _before_adding_0(atom: Any, makers: _Makers) -> Any:
+    while (maker := _maker(atom, makers)) and maker.primitive is p.add_p and len(terms := _terms(maker, makers)) == 1:
+        if terms[0].aval.shape != atom.aval.shape:
+            break
+        (atom,) = terms
     return atom
 
 

@@ -427,6 +427,7 @@ BY_SELECTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "the nearest, of all but itself": lambda x: jnp.sqrt(jnp.where(jnp.eye(3) > 0, jnp.inf, squares(x)).min(0)).sum(),
     "the farthest": lambda x: squares(x).max() ** 0.5,
     "the larger": lambda x: jnp.sqrt(jnp.maximum(x[0, 0] ** 2, jnp.minimum(x[0, 1] ** 2, jnp.sum(x[1] ** 2)))),
+    "the larger, and 0": lambda x: jnp.sqrt(jnp.maximum(x[0, 0] ** 2, jnp.sum(x[1] ** 2)) + 0.0),  # as by an optimizer
     "clipped": lambda x: jnp.sqrt(jnp.clip(jnp.sum(x**2, 1), 0.0, 5.0)).sum(),
     "bounded": lambda x: jnp.sqrt(jnp.minimum(jnp.sum(x**2, 1), 5.0))[0],
     "sorted": lambda x: jnp.sqrt(jnp.sort(jnp.sum(x**2, 1))) @ jnp.arange(3.0),
