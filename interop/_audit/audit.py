@@ -80,7 +80,7 @@ def audit(
     >>> report.changes[0].cure
     'interop.native.clamp(..., ties="inclusive")'
     """
-    if not callable(fun):
+    if not callable(fun) or isinstance(fun, type):
         raise TypeError(f"audit: fun is {fun!r}; pass a function of torch, or a module.")
     refuse_script(fun)
     old = version_of("audit", before, "torch")

@@ -197,6 +197,10 @@ class Comparison:
             sentences = ["they agree, but for rounding." if by_finding["rounding"] else "they agree."]
             if self._answers_nan:
                 sentences.append("Both answer NaN, which counts as equal and hides what differs.")
+            if not any(is_gradient(leaf.label) for leaf in self.leaves):
+                sentences.append("Values alone are compared, as no argument is an array of floats.")
+            if all(is_gradient(leaf.label) for leaf in self.leaves):
+                sentences.append("No values are compared, as neither function returns any.")
             if empty := [label for label, array in self.first.unmodified.items() if not array.size]:
                 sentences.append(f"Without elements, and compared in shape alone: {listed(empty)}.")
         if by_finding["ties"]:

@@ -171,8 +171,12 @@ def test_arrays_of_any_strides() -> None:
 def test_no_floats() -> None:
     comparison = compare(lambda n: jnp.add(n, 1), lambda n: torch.add(n, 1), np.array([1, 2]))
     assert findings(comparison) == {"value": "agrees"}
+    assert comparison.verdict.endswith("they agree. Values alone are compared, as no argument is an array of floats.")
     unrelated = compare(lambda x: jnp.argmax(x), lambda x: torch.argmax(x), AT)
     assert findings(unrelated) == {"value": "agrees", "gradient[0]": "agrees"}
+    assert "alone" not in unrelated.verdict
+    forgotten = compare(lambda x: None, lambda x: None, AT, frameworks=("jax", "torch"))
+    assert forgotten.verdict.endswith("they agree. No values are compared, as neither function returns any.")
     np.testing.assert_array_equal(unrelated.second.unmodified["gradient[0]"], np.zeros(5))
 
 

@@ -451,6 +451,7 @@ def test_a_probe_of_bounds_that_broadcast() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "a class": (lambda: audit(Network, X, **FORWARD), TypeError, r"audit: fun is <class .*Network'>; pass a function"),
     "no function": (lambda: audit(3.0, **FORWARD), TypeError, r"audit: fun is 3\.0; pass a function of torch"),
     "texts": (
         lambda: audit(len, {"texts": np.array(["a", "b"])}, **FORWARD),
