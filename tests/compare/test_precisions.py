@@ -148,8 +148,8 @@ def test_a_model_and_its_half(dtype: str) -> None:
     assert comparison.agree, comparison
     assert 0.1 > comparison.layers[-1].apart(gradients=False) > 1e-4
     assert comparison.notes[0] == (
-        f"All parameters are of float32 in the first model, and of {dtype} in the second: their numbers are those of "
-        f"{dtype} in both, and each model computes in its own."
+        f"All parameters are of float32 in the first model, and of {dtype} in the second: both get the numbers of "
+        f"{dtype}, and each computes in its own dtype."
     )
     half.norm.eps = 1e-4
     assert blamed(compare_models(port, half, X, calls=calls)) == ("norm",)

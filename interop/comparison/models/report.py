@@ -69,8 +69,8 @@ def _notes(bound: Bound) -> Iterator[str]:
         if dtypes[0] != dtypes[1]:
             which = "All" if count == len(pairs) else f"{count} of {len(pairs)}"
             yield (
-                f"{which} parameters are {_of_dtypes(dtypes)}: their numbers are those of {coarsest(dtypes)} in both, "
-                "and each model computes in its own."
+                f"{which} parameters are {_of_dtypes(dtypes)}: both get the numbers of {coarsest(dtypes)}, and each "
+                "computes in its own dtype."
             )
     for pair in pairs:
         sides = [(parameter, model) for parameter, model in zip((pair.first, pair.second), bound.models, strict=True)]
