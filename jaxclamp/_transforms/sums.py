@@ -62,8 +62,8 @@ def with_primitives_of_ops(jaxpr: Any) -> Any:
 
 
 def norms_as_calls(jaxpr: Any) -> Any:
-    """Return the program in which norms of several equations are calls, in its bodies too."""
-    return _replaced(_replaced(jaxpr, _selection_of_roots), _as_call)
+    """Return the program in which norms of several equations are calls, and roots stand still behind a clamp."""
+    return _replaced(_replaced(jaxpr, _selection_of_roots, _still_below_0), _as_call)
 
 
 _Makers: TypeAlias = Mapping[Any, JaxprEqn]
@@ -130,6 +130,24 @@ def _selection_of_roots(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | Non
             return None
         eqns += new
     return eqns
+
+
+def _still_below_0(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:
+    """Return equations by which a root of ``max(x, 0)`` is that of a constant where x is below 0.
+
+    It stands still there. But its infinite slope makes NaN of a tangent of 0, by which choices behind it go wrong.
+    """
+    bounded = _maker(root.invars[0], makers) if 0 < _exponent(root, makers) < 1 else None
+    operands = _bounded_by_0(bounded, makers) if bounded else []
+    if not operands or operands[0].aval != root.invars[0].aval or _equations_of_norm(root, makers):
+        return None
+    root_of = _elementwise(root)
+
+    def root_or_constant(x: jax.Array, bounded: jax.Array, *exponent: jax.Array) -> jax.Array:
+        constant = root_of(jax.lax.stop_gradient(bounded), *exponent)
+        return jnp.where(x < bounded, constant, root_of(bounded, *exponent))
+
+    return inlined(root_or_constant, root.replace(invars=[*operands, *root.invars]))
 
 
 def _of_powers(eqn: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | None:

@@ -53,6 +53,12 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
     "where and exp": (lambda x: jnp.where(x < 10, jnp.exp(x), 1.0), 200.0, 1.0, 0.0),
     "minimum of exp": (lambda x: jnp.minimum(jnp.exp(x), 1.0), 1000.0, 1.0, 0.0),
     "maximum of a norm": (lambda x: jnp.maximum(jnp.linalg.norm(x), 1e-6), [0.0, 0.0], 1.0, [0.0, 0.0]),
+    "maximum beside a root that stands still": (
+        lambda x: jnp.maximum(jnp.sqrt(jax.nn.relu(x[0])), x[1]) + jnp.minimum(jnp.maximum(x[2], 0.0) ** 0.4, x[1]),
+        [-1.0, 0.0, 0.0],
+        -1.0,
+        [0.0, 1.0, 0.0],
+    ),
     "where and arctan2": (lambda x: jnp.where(MASK[1], jnp.arctan2(x, x), 0.0).sum(), [0.0, 0.0], 1.0, [0.0, 0.0]),
     "where and arccos": (lambda x: jnp.where(jnp.abs(x) < 1, jnp.arccos(x), x), 2.0, 1.0, 1.0),
     "where and a quotient": (lambda x: jnp.where(x > 1, x / (x - x), x).sum(), [0.0, 1.0], -1.0, [1.0, 1.0]),
