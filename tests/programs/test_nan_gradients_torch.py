@@ -157,6 +157,11 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "Beta": (lambda x: torch.distributions.Beta(1.0, 2.0, False).log_prob(x), tensor(0.0), -1.0),
     "xlogy": (lambda x: torch.xlogy(tensor([0.0, 2.0]), x).sum(), tensor([0.0, 1.0]), [0.0, 2.0]),
     "xlog1py": (lambda x: torch.special.xlog1py(0, x).sum(), tensor([-1.0, 1.0]), [0.0, 0.0]),
+    "a root that stands still beside an equal number": (
+        lambda x: (zero := x[0].relu().sqrt()).maximum(x[1] - 4) + zero.minimum(x[1] - 4),
+        PAIR,
+        [0.0, 1.0],
+    ),
     "nan_to_num beside an equal number": (
         lambda x: (zero := x[0].sqrt().nan_to_num()).maximum(x[1] - 4) + zero.minimum(x[1] - 4),
         PAIR,
@@ -230,6 +235,15 @@ def test_subdifferential(name: str) -> None:
     program, x, expected = PROGRAMS[name]
     found = interop.subdifferential(program, directions=2)(x)
     assert all(torch.allclose(gradient, tensor(expected)) for gradient in found.gradients)
+
+
+def test_a_root_of_a_clamp_moves_where_that_does() -> None:
+    """At its bound, and where it is overwritten."""
+    at_its_bound: Program = lambda x: (x - 4).clamp(min=0).sqrt().sum()  # noqa: E731
+    overwritten: Program = lambda x: x[:1].relu().add_(x[1:] - 4).sqrt().sum()  # noqa: E731
+    for program in (at_its_bound, overwritten):
+        assert interop.directional_derivative(program, PAIR, tensor([0.5, 1.0]))[1] == INF
+    assert interop.directional_derivative(at_its_bound, PAIR, tensor([0.5, -1.0]))[1] == 0
 
 
 def test_values_and_finite_gradients_are_those_without_the_rule() -> None:

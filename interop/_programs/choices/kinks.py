@@ -13,6 +13,7 @@ from interop._programs.dual_fast_paths import FASTER, FastPaths
 from interop._programs.order import may_be_at, step_from, value_and_tangent, value_of
 from interop._torch.autocast import autocast
 from interop._torch.forms import overwrite
+from interop._torch.private_api import version_of
 
 Tensor = torch.Tensor
 Function: TypeAlias = Callable[[Tensor], Tensor]
@@ -34,13 +35,30 @@ def at_kinks(in_torch: Function, kinks: Mapping[float, int], x: Tensor) -> Tenso
         -1 for the one below, 0 for the kink itself.
       x: its argument.
     """
+    has_lower_bound_0 = kinks.get(0.0, 0) > 0
     # Infinities do not move.
     kinks = {place: still for place, still in kinks.items() if math.isfinite(place) and may_be_at(x, place)}
-    if not kinks:
-        return in_torch(x)
-    result = in_torch(_plus(x, step_from(x, kinks))).clone()
-    result.detach().copy_(in_torch(value_of(x)))
+    if kinks:
+        step = step_from(x, kinks)
+        result = in_torch(_plus(x, step)).clone()
+        result.detach().copy_(in_torch(value_of(x)))
+    else:
+        result = in_torch(x)
+    if has_lower_bound_0:
+        setattr(result, ABOVE_0, (version_of(result), step > 0 if kinks else None))
     return result
+
+
+ABOVE_0 = "_above_0"
+"""The attribute of what is clamped at 0, which says where it is 0 and yet does not stand still, in which version."""
+
+
+def stands_still_at_0(x: Tensor) -> Tensor | None:
+    """Return where a tensor stands still at 0, as it is clamped there, or None if that is not known."""
+    version, is_above = getattr(x, ABOVE_0, (None, None))
+    if version != version_of(x):
+        return None
+    return (value_of(x) == 0) if is_above is None else (value_of(x) == 0) & ~is_above
 
 
 def by_pieces(in_torch: Function, pieces: Iterable[PiecesThatMeet], x: Tensor) -> Tensor:

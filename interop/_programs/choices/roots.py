@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from interop._programs.choices.kinks import stands_still_at_0
 from interop._programs.choices.quadratic_forms import Form, Selection, form_of, keep, known_as, square
 from interop._programs.order import may_be_at, moves, value_and_tangent, value_of
 from interop._torch.forms import overwrite
@@ -145,7 +146,8 @@ def _root(in_torch: Callable[[Tensor], Tensor], input: Tensor) -> Tensor:
         return result
     value_and_tangent(input)  # to have the tangent, if it is late: the slope is infinite
     if (known := known_as(input)) is None:
-        return result
+        still = stands_still_at_0(input)  # where the tangent would be 0 times the infinite slope
+        return result if still is None else _with_piece(in_torch, input, still, torch.zeros_like(value_of(input)))
     if isinstance(known, Form) and known.is_square:
         return _root_of_form(in_torch, input, known)
     signed = _signed_root(in_torch, input)
