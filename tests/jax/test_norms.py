@@ -82,7 +82,14 @@ def test_axes_and_shapes(order: float) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-2, 3, (2, 3, 4)).astype(np.float32)
     x[0, 1] = x[:, :, 2] = 0
-    for axis, keepdims in itertools.product([None, 0, -1, (0, 2), (0, 1, 2)], [False, True]):
+    forms = [*itertools.product([None, 0, -1, (0, 2), (0, 1, 2)], [False, True])]
+
+    @jax.jit
+    def derivatives(x: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        pairs = [jax.vjp(lambda x, form=form: jaxclamp.norm(x, order, *form), x) for form in forms]
+        return [(value, *pull(jnp.ones_like(value))) for value, pull in pairs]
+
+    for (axis, keepdims), (found, gradient) in zip(forms, derivatives(x), strict=True):
         axes = tuple(range(3)) if axis is None else axis
         sizes = abs(x)
         if order == INF:
@@ -94,12 +101,8 @@ def test_axes_and_shapes(order: float) -> None:
         else:
             value = np.sqrt((x**2).sum(axes, keepdims=True))
             expected = x / np.where(value == 0, 1, value)
-
-        def function(x: jax.Array) -> jax.Array:
-            return jaxclamp.norm(x, order, axis, keepdims)  # noqa: B023  # called here
-
-        np.testing.assert_allclose(function(x), value if keepdims else value.squeeze(axes), rtol=1e-6)
-        np.testing.assert_allclose(jax.grad(lambda x: function(x).sum())(jnp.asarray(x)), expected, rtol=1e-6)
+        np.testing.assert_allclose(found, value if keepdims else value.squeeze(axes), rtol=1e-6)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("order", [1, 2, INF, "fro", None])
@@ -202,11 +205,17 @@ def test_roots_of_sums_of_squares_under_min_norm(name: str) -> None:
     rewritten = min_norm(function)
     x = jnp.array([3.0, -4.0])
     assert rewritten(x).tobytes() == function(x).tobytes()
-    np.testing.assert_allclose(jax.grad(rewritten)(x), [0.6, -0.8], rtol=1e-6)
-    for derivative in (jax.grad, jax.jacfwd, jax.hessian):
-        assert not jnp.any(derivative(rewritten)(jnp.zeros(2)))
-    for mode in (jax.grad, jax.jacfwd):
-        assert jnp.isnan(mode(min_norm(lambda x: function(jnp.sqrt(x))))(jnp.zeros(2))).all()
+    of_roots = min_norm(lambda x: function(jnp.sqrt(x)))
+
+    @jax.jit
+    def derivatives(x: jax.Array, zero: jax.Array) -> tuple[Any, ...]:
+        at_zero = [derivative(rewritten)(zero) for derivative in (jax.grad, jax.jacfwd, jax.hessian)]
+        return jax.grad(rewritten)(x), at_zero, [mode(of_roots)(zero) for mode in (jax.grad, jax.jacfwd)]
+
+    gradient, at_zero, infinite = derivatives(x, jnp.zeros(2))
+    np.testing.assert_allclose(gradient, [0.6, -0.8], rtol=1e-6)
+    assert not any(map(np.any, at_zero))
+    assert np.isnan(infinite).all()
 
 
 @pytest.mark.parametrize("order", [1, INF])
@@ -312,15 +321,20 @@ NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def test_along_a_direction(name: str) -> None:
     """At 0 the limit of the gradients at t v, which is v / |v|; elsewhere, and in NaN, as before."""
     function, v = NORMS[name], jnp.array([3.0, -4.0])
-    value, derivative = jaxclamp.directional_derivative(function, (jnp.zeros(2),), (v,))
-    np.testing.assert_allclose([value, derivative], [0, 5], rtol=1e-6)
-    for x, expected in ((jnp.zeros(2), [0.6, -0.8]), (jnp.array([-0.0, 2.0]), [0, 1])):
-        gradient = jax.jit(jaxclamp.grad(function, direction=v))(x)
-        np.testing.assert_allclose(gradient, expected, rtol=1e-6)
+    along = jaxclamp.grad(function, direction=v)
     standing_still = jaxclamp.grad(lambda x, y: function(x) + y, (0, 1), direction=(jnp.zeros(2), 1.0))
-    assert standing_still(jnp.zeros(2), 0.0)[0].tolist() == [0, 0]
-    assert not jnp.any(jax.jacfwd(jaxclamp.grad(function, direction=v))(jnp.zeros(2)))
-    assert jnp.isnan(jaxclamp.grad(function)(jnp.array([NAN, 1.0]))).any()
+
+    @jax.jit
+    def derivatives(zero: jax.Array, apart: jax.Array, unknown: jax.Array) -> tuple[Any, ...]:
+        moved = jaxclamp.directional_derivative(function, (zero,), (v,))
+        slopes = along(zero), along(apart), standing_still(zero, 0.0)[0]
+        return moved, slopes, jax.jacfwd(along)(zero), jaxclamp.grad(function)(unknown)
+
+    moved, slopes, second, of_nan = derivatives(jnp.zeros(2), jnp.array([-0.0, 2.0]), jnp.array([NAN, 1.0]))
+    np.testing.assert_allclose(moved, [0, 5], rtol=1e-6)
+    np.testing.assert_allclose(slopes, [[0.6, -0.8], [0, 1], [0, 0]], rtol=1e-6)
+    assert not jnp.any(second)
+    assert jnp.isnan(of_nan).any()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -366,12 +380,20 @@ DEVIATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def test_deviations(name: str) -> None:
     """That of numbers which are equal and move by v is t times that of v, which has the gradient of v."""
     function, v = DEVIATIONS[name], jnp.array([3.0, -4.0, 2.0])
+    rewritten = min_norm(function)
+
+    @jax.jit
+    def at(x: jax.Array) -> tuple[Any, ...]:
+        values = rewritten(x), function(x)
+        return *jaxclamp.value_and_grad(function, direction=v)(x), values, jax.grad(rewritten)(x)
+
+    gradient_of_v = jax.jit(jax.grad(function))(v)
     for x in (jnp.ones(3), v):
-        value, gradient = jaxclamp.value_and_grad(function, direction=v)(x)
-        np.testing.assert_allclose(gradient, jax.grad(function)(v), rtol=1e-5)
+        value, gradient, (of_rewritten, own), at_ties = at(x)
+        np.testing.assert_allclose(gradient, gradient_of_v, rtol=1e-5)
         # Programs that XLA fuses in different ways round differently.
-        np.testing.assert_allclose([value, min_norm(function)(x)], function(x), rtol=1e-6)
-    assert jax.grad(min_norm(function))(jnp.ones(3)).tolist() == [0, 0, 0]
+        np.testing.assert_allclose([value, of_rewritten], own, rtol=1e-6)
+        np.testing.assert_allclose(at_ties, gradient_of_v if x is v else jnp.zeros(3), rtol=1e-5)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -451,9 +473,10 @@ def test_roots_of_selected_sums(name: str) -> None:
     """At 0 they have the gradient that they have at v; values to the bit. Under `min_norm` all is 0 at 0."""
     function, x = BY_SELECTIONS[name], jnp.zeros((3, 2))
     v = jnp.array([[0.25, -1.0], [0.5, 0.75], [-0.5, 0.125]])  # along which no two distances are equal
-    gradient = jaxclamp.grad(function, direction=v)(x)
-    np.testing.assert_allclose(gradient, jax.grad(min_norm(function))(v), rtol=1e-5, equal_nan=False)
-    assert not jnp.any(jax.grad(min_norm(function))(x))
+    under_min_norm = jax.jit(jax.grad(min_norm(function)))
+    gradient = jax.jit(jaxclamp.grad(function, direction=v))(x)
+    np.testing.assert_allclose(gradient, under_min_norm(v), rtol=1e-5, equal_nan=False)
+    assert not jnp.any(under_min_norm(x))
     for changed in (min_norm(function), lambda x: jaxclamp.value_and_grad(function)(x)[0]):
         assert changed(v / 3).tobytes() == function(v / 3).tobytes()
 
