@@ -349,7 +349,10 @@ def test_rules_are_needed_where_the_function_has_no_derivative() -> None:
     np.testing.assert_allclose(jaxclamp.grad(fun)(x), jax.grad(fun)(x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
+SYMMETRIC = pytest.mark.parametrize("symmetric", [pytest.param(True, marks=pytest.mark.thorough), False])
+
+
+@SYMMETRIC
 def test_an_operator_that_jumps_is_solved_with_on_that_side(symmetric: bool) -> None:
     """By x / 2 above 0 and x below, also where a comparison reads the solution; and by conjugate gradients."""
 
@@ -374,7 +377,7 @@ def test_an_operator_that_jumps_is_solved_with_on_that_side(symmetric: bool) -> 
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("symmetric", [True, False])
+@SYMMETRIC
 def test_choices_in_the_operator_of_a_linear_solve(symmetric: bool) -> None:
     """Of a solver that is given, of conjugate gradients, and of a root; the solution is b / (|x| + 1)."""
     x, v, b = jnp.array([0.0, 0.0, -2.0]), jnp.array([1.0, -1.0, 1.0]), jnp.array([1.0, 2.0, 3.0])
