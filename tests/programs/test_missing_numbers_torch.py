@@ -1,4 +1,4 @@
-"""`interop.grad` and `along` of losses that leave out missing targets: against the loss of those that are there."""
+"""`interop.grad` and `along` of losses that leave out missing targets or rows: against the loss of those that are there."""
 
 import math
 from collections.abc import Callable
@@ -117,3 +117,19 @@ def test_numbers_of_16_bits_whose_sum_overflows_cost_no_further_pass() -> None:
         loss = torch.where(x > 0, y, 0.0).float().mean()
     loss.backward()
     assert len(passes) == 1
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_attention_leaves_out_padded_rows(need_weights: bool) -> None:
+    layer = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    x, mask = torch.randn(2, 3, 4), torch.tensor([[False] * 3, [True] * 3])
+
+    def loss(x: Tensor, mask: Tensor) -> Tensor:
+        result, _ = layer(x, x, x, key_padding_mask=mask, need_weights=need_weights)
+        return (result.where(~mask[:, :1, None], 0.0) ** 2).sum()
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), interop.along(layer):
+        loss(x, mask).backward()
+    expected = torch.autograd.grad(loss(x[:1], mask[:1]), [*layer.parameters()])
+    for parameter, gradient in zip(layer.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)

@@ -237,15 +237,6 @@ def test_subdifferential(name: str) -> None:
     assert all(torch.allclose(gradient, tensor(expected)) for gradient in found.gradients)
 
 
-def test_a_root_of_a_clamp_moves_where_that_does() -> None:
-    """At its bound, and where it is overwritten."""
-    at_its_bound: Program = lambda x: (x - 4).clamp(min=0).sqrt().sum()  # noqa: E731
-    overwritten: Program = lambda x: x[:1].relu().add_(x[1:] - 4).sqrt().sum()  # noqa: E731
-    for program in (at_its_bound, overwritten):
-        assert interop.directional_derivative(program, PAIR, tensor([0.5, 1.0]))[1] == INF
-    assert interop.directional_derivative(at_its_bound, PAIR, tensor([0.5, -1.0]))[1] == 0
-
-
 def test_values_and_finite_gradients_are_those_without_the_rule() -> None:
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
     weight = torch.ones(3, requires_grad=True)
@@ -273,22 +264,6 @@ def test_attention() -> None:
         assert torch.func.grad(program)(batch).isnan().all()
         torch.testing.assert_close(interop.grad(program)(batch), expected.expand(batch.shape))
         torch.testing.assert_close(gradient_in_along(program, batch)[0], expected.expand(batch.shape))
-
-
-@pytest.mark.parametrize("need_weights", [True, False])
-def test_attention_module(need_weights: bool) -> None:
-    layer = nn.MultiheadAttention(4, 2, batch_first=True)
-    x, mask = torch.randn(2, 3, 4), tensor([[False] * 3, [True] * 3])
-
-    def loss(x: Tensor, mask: Tensor) -> Tensor:
-        result, _ = layer(x, x, x, key_padding_mask=mask, need_weights=need_weights)
-        return (result.where(~mask[:, :1, None], 0.0) ** 2).sum()
-
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), interop.along(layer):
-        loss(x, mask).backward()
-    expected = torch.autograd.grad(loss(x[:1], mask[:1]), [*layer.parameters()])
-    for parameter, gradient in zip(layer.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
 
 
 def root(x: Tensor) -> Tensor:

@@ -286,3 +286,13 @@ def test_a_root_does_not_read_what_was_overwritten(taken: Any, read: Tensor, ove
         return result.sqrt().sum()
 
     assert not interop.directional_derivative(root, torch.zeros(2), torch.tensor([1.0, -2.0]))[1].isfinite()
+
+
+def test_a_root_of_a_clamp_moves_where_that_does() -> None:
+    """At its bound, and where it is overwritten."""
+    at = torch.tensor([-1.0, 4.0])
+    at_its_bound: Program = lambda x: (x - 4).clamp(min=0).sqrt().sum()  # noqa: E731
+    overwritten: Program = lambda x: x[:1].relu().add_(x[1:] - 4).sqrt().sum()  # noqa: E731
+    for program in (at_its_bound, overwritten):
+        assert interop.directional_derivative(program, at, torch.tensor([0.5, 1.0]))[1] == math.inf
+    assert interop.directional_derivative(at_its_bound, at, torch.tensor([0.5, -1.0]))[1] == 0
