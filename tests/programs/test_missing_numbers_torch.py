@@ -1,4 +1,4 @@
-"""`interop.grad` and `along` of losses that leave out missing targets or rows: against the loss of those that are there."""
+"""`interop.grad` and `along` of losses that leave out targets or rows: against the loss of those that are there."""
 
 import math
 from collections.abc import Callable

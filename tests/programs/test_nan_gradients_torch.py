@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn, tensor
+from torch import tensor
 from torch.nn import functional
 
 import interop
@@ -69,6 +69,11 @@ def masked_attention(x: Tensor) -> Tensor:
     """No key is there for the second query."""
     scores = (x @ x.mT).masked_fill(tensor([[False], [True]]), -INF)
     return scores.softmax(-1) @ x
+
+
+def beside(still: Tensor, moving: Tensor) -> Tensor:
+    """Return the larger plus the smaller of two equal numbers."""
+    return still.maximum(moving) + still.minimum(moving)
 
 
 PAIR, ROWS = tensor([-1.0, 4.0]), tensor([[1.0, 2.0], [0.0, 0.0]])
@@ -157,16 +162,8 @@ PROGRAMS: dict[str, tuple[Program, Tensor, Any]] = {
     "Beta": (lambda x: torch.distributions.Beta(1.0, 2.0, False).log_prob(x), tensor(0.0), -1.0),
     "xlogy": (lambda x: torch.xlogy(tensor([0.0, 2.0]), x).sum(), tensor([0.0, 1.0]), [0.0, 2.0]),
     "xlog1py": (lambda x: torch.special.xlog1py(0, x).sum(), tensor([-1.0, 1.0]), [0.0, 0.0]),
-    "a root that stands still beside an equal number": (
-        lambda x: (zero := x[0].relu().sqrt()).maximum(x[1] - 4) + zero.minimum(x[1] - 4),
-        PAIR,
-        [0.0, 1.0],
-    ),
-    "nan_to_num beside an equal number": (
-        lambda x: (zero := x[0].sqrt().nan_to_num()).maximum(x[1] - 4) + zero.minimum(x[1] - 4),
-        PAIR,
-        [0.0, 1.0],
-    ),
+    "a root beside an equal number": (lambda x: beside(x[0].relu().sqrt(), x[1] - 4), PAIR, [0.0, 1.0]),
+    "nan_to_num beside one": (lambda x: beside(x[0].sqrt().nan_to_num(), x[1] - 4), PAIR, [0.0, 1.0]),
     # The branch that a step enters is NaN at 0, and 0 is on the other one.
     "quotient": (lambda x: torch.where(x == 0, 1 + x / 2, x.expm1() / x), tensor(0.0), 0.5),
     "double where": (
