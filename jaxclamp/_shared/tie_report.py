@@ -167,7 +167,7 @@ class TieReport:
         kinds = {line.op.startswith(MET_INFINITY) for line in self.lines if line.suspect}
         what = {
             False: "(suspect) marks a kink or a jump that no convention decides, and that the first line does not "
-            "count: see docs/programs.md.",
+            "count: see docs/decided-choices.md.",
             True: f"Where {MET_INFINITY}, as in a branch not taken, a gradient may be NaN: docs/nan.md has the cures.",
         }
         return [what[kind] for kind in sorted(kinds)]

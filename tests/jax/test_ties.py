@@ -466,7 +466,7 @@ def test_a_sum_names_the_parameters_of_each_report_once() -> None:
 def test_renderings() -> None:
     about = (
         "(suspect) marks a kink or a jump that no convention decides, and that the first line does not count: see "
-        "docs/programs.md."
+        "docs/decided-choices.md."
     )
     assert str(REPORT).splitlines() == [
         "10 of 50 elements on a tie; another convention moves the gradient by 1, 25.00% of its norm",

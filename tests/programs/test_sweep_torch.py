@@ -635,6 +635,6 @@ def test_no_program_is_wrong_without_a_word(name: str) -> None:
 
 
 def test_what_is_wrong_is_documented() -> None:
-    documentation = " ".join((TESTS.parent / "docs" / "programs.md").read_text("utf-8").split())
+    documentation = " ".join((TESTS.parent / "docs" / "decided-choices.md").read_text("utf-8").split())
     assert [sentence for sentence in DOCUMENTED if sentence not in documentation] == []
     assert EXPECTED.keys() | {*QUICK} == PROGRAMS.keys()
