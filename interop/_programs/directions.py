@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import jax
 import torch
 
 from interop._torch.in_numpy import is_all_finite, is_any
@@ -94,6 +95,19 @@ def random_direction(leaves: Sequence[torch.Tensor], generator: torch.Generator)
         ]
 
 
+def places_in_jax(structure: Any) -> Sequence[int]:
+    """Return where the leaves of a tree are in torch's order, in that of JAX, which sorts the keys of dicts.
+
+    It is torch's order for a tree that JAX does not know.
+    """
+    places = range(structure.num_leaves)
+    try:
+        in_jax = jax.tree.leaves(unflattened(structure, places))
+    except ValueError:  # keys of a dict that cannot be compared, as 0 and "a"
+        return places
+    return in_jax if set(map(type, in_jax)) <= {int} and len(in_jax) == len(places) else places
+
+
 class Drawn:
     """A direction of numbers between -1 and 1, made once, and kept for tensors of the same shapes, dtypes and devices.
 
@@ -101,16 +115,19 @@ class Drawn:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[list[Any], list[torch.Tensor]] = [], []
+        self._last: tuple[Any, list[torch.Tensor]] = None, []
         """Both at once, as several threads may draw."""
 
-    def of(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def of(self, leaves: Sequence[torch.Tensor], structure: Any = None) -> list[torch.Tensor]:
+        """Return a tensor for each leaf of a tree of that structure, or of a list."""
         forms = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
         known, direction = self._last
-        if known != forms:
+        if known != (structure, forms):
+            places = range(len(leaves)) if structure is None else places_in_jax(structure)
+            seed_at = dict(zip(places, seeds(len(leaves)), strict=True))
             with without_transformations():
-                direction = [_drawn(seed, *form) for seed, form in zip(seeds(len(forms)), forms, strict=True)]
-            self._last = forms, direction
+                direction = [_drawn(seed_at[place], *form) for place, form in enumerate(forms)]
+            self._last = (structure, forms), direction
         return direction
 
 

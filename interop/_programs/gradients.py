@@ -24,6 +24,7 @@ from interop._programs.directions import (
     check_generator,
     checked_direction,
     leaves_of,
+    places_in_jax,
     random_direction,
     refuse_both,
     refuse_nowhere,
@@ -238,9 +239,9 @@ def _gradient(
         active = _active(name, args, argnums)
         v = direction
         if v is None:
-            leaves = leaves_of(name, active, "the argument")
-            numbers = drawn.of(leaves) if generator is None else random_direction(leaves, generator)
-            v = unflattened(flattened(active)[1], numbers)
+            leaves, structure = leaves_of(name, active, "the argument"), flattened(active)[1]
+            numbers = drawn.of(leaves, structure) if generator is None else random_direction(leaves, generator)
+            v = unflattened(structure, numbers)
         return _differentiated(name, first_of_pair if has_aux else fun, argnums, v, args, kwargs)[-1]
 
     return gradient
@@ -309,7 +310,8 @@ def subdifferential(
     def search(*args: Any, **kwargs: Any) -> Subdifferential:
         refuse_here("subdifferential")
         active = _active("subdifferential", args, argnums)
-        leaves = leaves_of("subdifferential", active, "the argument")
+        leaves, structure = leaves_of("subdifferential", active, "the argument"), flattened(active)[1]
+        places = places_in_jax(structure)
         draws = normal_draws(directions, sum(leaf.numel() for leaf in leaves))
         if generator is not None:
             drawn = torch.randn(draws.shape, dtype=torch.float64, generator=generator, device=generator.device)
@@ -317,12 +319,13 @@ def subdifferential(
 
         def flatten(tree: Tree) -> np.ndarray[Any, Any]:
             flat = [leaf.detach().double().cpu().flatten() for leaf in flattened(tree)[0]]
-            return torch.cat(flat).numpy()
+            return torch.cat([flat[place] for place in places]).numpy()
 
         def unflatten(vector: np.ndarray[Any, Any]) -> Tree:
-            parts = torch.from_numpy(vector).split([leaf.numel() for leaf in leaves])
-            shaped = [part.reshape(leaf.shape).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
-            return unflattened(flattened(active)[1], shaped)
+            parts = torch.from_numpy(vector).split([leaves[place].numel() for place in places])
+            part_at = dict(zip(places, parts, strict=True))
+            shaped = [part_at[place].reshape(leaf.shape).to(leaf) for place, leaf in enumerate(leaves)]
+            return unflattened(structure, shaped)
 
         def along_vector(vector: np.ndarray[Any, Any]) -> tuple[float, float, np.ndarray[Any, Any]]:
             with _rehearsal(args, kwargs) as copies:

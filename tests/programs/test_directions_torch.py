@@ -44,6 +44,24 @@ def test_the_direction_has_the_same_numbers_to_the_bit() -> None:
     np.testing.assert_array_equal(in_jax, interop.grad(lambda x: x.abs().sum())(torch.zeros(size)))
 
 
+def test_the_leaves_of_dicts_are_in_the_order_of_jax() -> None:
+    """It sorts the keys, which torch does not."""
+
+    def loss(tree):
+        return abs(tree["b"][0]).sum() + 2 * abs(tree["a"]).sum() + 3 * abs(tree["b"][1]["c"]).sum()
+
+    in_jax, in_torch = ({"b": [zeros(20), {"c": zeros(20)}], "a": zeros(20)} for zeros in (jnp.zeros, torch.zeros))
+    expected, gradient = jaxclamp.grad(loss)(in_jax), interop.grad(loss)(in_torch)
+    assert list(gradient) == ["b", "a"]
+    jax.tree.map(np.testing.assert_array_equal, expected, gradient)
+    around_in_jax, around = jaxclamp.subdifferential(loss)(in_jax), interop.subdifferential(loss)(in_torch)
+    np.testing.assert_array_equal(around_in_jax.points, around.points)
+    jax.tree.map(np.testing.assert_array_equal, around_in_jax.gradients[0], around.gradients[0])
+    # A dict of other keys, which JAX refuses.
+    mixed = interop.grad(lambda tree: tree[0].abs() - tree["a"].abs())({0: torch.zeros(()), "a": torch.zeros(())})
+    assert set(mixed) == {0, "a"}
+
+
 def test_a_key_and_a_generator_give_other_directions() -> None:
     drawn = [
         jaxclamp.grad(lambda x: jnp.abs(x).sum(), key=key)(jnp.zeros(64)).tolist()
