@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch.overrides import resolve_name
 
-from interop._torch.forms import HOMES, of_each, overwrite
+from interop._programs.choices.kinks import overwrite_by
+from interop._torch.forms import HOMES, of_each
 from interop._torch.private_api import bindings_named, foreach_named, operators_named, schema_of
 from jaxclamp.kinked import SELU_ALPHA, SELU_SCALE
 
@@ -139,6 +140,6 @@ def overwriting(name: str, choice: Function) -> Function:
 
     @functools.wraps(choice)
     def overwritten(input: torch.Tensor, *operands: Any, **kwargs: Any) -> torch.Tensor:
-        return overwrite(name, functools.partial(choice, **kwargs), input, *operands)
+        return overwrite_by(name, functools.partial(choice, **kwargs), input, *operands)
 
     return overwritten

@@ -63,6 +63,11 @@ def moving_by(tangents: Tangents) -> Iterator[None]:
         _TANGENTS.reset(token)
 
 
+def tangents_around() -> Tangents:
+    """Return the tangents by which tensors move."""
+    return _TANGENTS.get()
+
+
 def are_around(tangents: Tangents) -> bool:
     """Return whether tensors move by these tangents, and not by those of a derivative within."""
     return _TANGENTS.get() is tangents

@@ -56,10 +56,11 @@ def is_in_compiled_graph() -> bool:
 
 
 def compiled_within_others_only(function: F) -> F:
-    """Decorate the handler of a function mode: Dynamo traces it in what it compiles, and does not compile it by itself.
+    """Decorate a function that Dynamo traces in what it compiles, and is not to compile by itself.
 
-    Where a graph breaks, torch runs in Python, and Dynamo would compile the handler at each call there. It then took
-    the answer of one getter of a tensor for that of another. `torch.compiler.disable` would break graphs instead.
+    Where a graph breaks, torch runs in Python, and Dynamo would compile the function at each call there. Of the handler
+    of a function mode it then took the answer of one getter of a tensor for that of another, and of `version_of` it
+    fails within torch.func. `torch.compiler.disable` would break graphs instead.
     """
     set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
     return function
@@ -231,6 +232,7 @@ def forbid_resizing(tensor: torch.Tensor) -> None:
     torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
 
 
+@compiled_within_others_only
 def version_of(tensor: torch.Tensor) -> int:
     """Count the writes to the memory of the tensor; -1 if torch does not count them, as in inference mode."""
     return -1 if tensor.is_inference() else tensor._version

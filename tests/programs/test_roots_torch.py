@@ -296,3 +296,46 @@ def test_a_root_of_a_clamp_moves_where_that_does() -> None:
     for program in (at_its_bound, overwritten):
         assert interop.directional_derivative(program, at, torch.tensor([0.5, 1.0]))[1] == math.inf
     assert interop.directional_derivative(at_its_bound, at, torch.tensor([0.5, -1.0]))[1] == 0
+
+
+@pytest.mark.parametrize(
+    "clamped",
+    [
+        lambda x: x.clamp_(min=0),
+        lambda x: x.relu_(),
+        lambda x: functional.relu(x, inplace=True),
+        lambda x: torch.nn.ReLU6(inplace=True)(x),
+        lambda x: torch.ops.aten.relu_(x),
+    ],
+)
+def test_a_root_of_a_clamp_that_overwrites(clamped: Program) -> None:
+    """It stands still below 0 as that of a clamp that does not, so that y is the larger where it rises."""
+    larger: Program = lambda x: torch.maximum(clamped(x[0] * 1).sqrt(), x[1])  # noqa: E731
+    at = torch.tensor([-1.0, 0.0])
+    for y, expected in ((1.0, [0.0, 1.0]), (-1.0, [0.0, 0.0])):
+        assert interop.grad(larger, direction=torch.tensor([1.0, y]))(at).tolist() == expected
+
+
+def test_a_root_of_a_clamp_whose_tangent_is_nan_does_not_stand_still() -> None:
+    """Of (x y)^0.3 at 0 the tangent is 0 times infinity, and the root rises as t^0.3 along (1, 1)."""
+    root: Program = lambda x: (x[0] * x[1]).pow(0.3).relu().sqrt()  # noqa: E731
+    assert interop.directional_derivative(root, torch.zeros(2), torch.ones(2))[1].isnan()
+
+
+def test_a_clamp_of_another_block_moves_as_a_parameter() -> None:
+    x = torch.tensor([-1.0], requires_grad=True)
+    with torch.no_grad(), interop.along(x):
+        parameter = x.relu()
+    parameter.requires_grad_()
+    with interop.along(parameter):
+        parameter.sqrt().sum().backward()
+    assert parameter.grad == math.inf
+
+
+def test_a_parameter_that_is_clamped_in_the_block_moves() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([-1.0]))
+    with interop.along(parameter):
+        with torch.no_grad():
+            parameter.clamp_(min=0)
+        parameter.sqrt().sum().backward()
+    assert parameter.grad == math.inf

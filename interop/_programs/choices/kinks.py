@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.nn import functional
 
 from interop._programs.dual_fast_paths import FASTER, FastPaths
-from interop._programs.order import may_be_at, step_from, value_and_tangent, value_of
+from interop._programs.order import (
+    Tangents,
+    are_around,
+    may_be_at,
+    step_from,
+    tangents_around,
+    value_and_tangent,
+    value_of,
+)
 from interop._torch.autocast import autocast
 from interop._torch.forms import overwrite
 from interop._torch.private_api import version_of
@@ -39,26 +47,40 @@ def at_kinks(in_torch: Function, kinks: Mapping[float, int], x: Tensor) -> Tenso
     # Infinities do not move.
     kinks = {place: still for place, still in kinks.items() if math.isfinite(place) and may_be_at(x, place)}
     if kinks:
-        step = step_from(x, kinks)
-        result = in_torch(_plus(x, step)).clone()
+        neighbour = _plus(x, step_from(x, kinks))
+        result = in_torch(neighbour).clone()
         result.detach().copy_(in_torch(value_of(x)))
     else:
         result = in_torch(x)
     if has_lower_bound_0:
-        setattr(result, ABOVE_0, (version_of(result), step > 0 if kinks else None))
+        _mark_as_clamped(result, value_of(neighbour) >= 0 if kinks else None)
     return result
 
 
-ABOVE_0 = "_above_0"
-"""The attribute of what is clamped at 0, which says where it is 0 and yet does not stand still, in which version."""
+class _Clamp(NamedTuple):
+    """What is known of a tensor that was clamped at 0, in a block that decides, until it is overwritten."""
+
+    tangents: Tangents
+    version: int
+    may_move: Tensor | None
+    """Where it is 0 and yet may move; None if that is nowhere."""
+
+
+_CLAMP = "_clamp_at_0"
+"""The attribute of a tensor that has its `_Clamp`."""
+
+
+def _mark_as_clamped(result: Tensor, may_move: Tensor | None) -> None:
+    setattr(result, _CLAMP, _Clamp(tangents_around(), version_of(result), may_move))
 
 
 def stands_still_at_0(x: Tensor) -> Tensor | None:
-    """Return where a tensor stands still at 0, as it is clamped there, or None if that is not known."""
-    version, is_above = getattr(x, ABOVE_0, (None, None))
-    if version != version_of(x):
+    """Return where a tensor stands still at 0, as it was clamped there, or None if that is not known."""
+    clamp: _Clamp | None = getattr(x, _CLAMP, None)
+    if clamp is None or not are_around(clamp.tangents) or clamp.version != version_of(x):
         return None
-    return (value_of(x) == 0) if is_above is None else (value_of(x) == 0) & ~is_above
+    is_0: Tensor = value_of(x) == 0
+    return is_0 if clamp.may_move is None else is_0 & ~clamp.may_move
 
 
 def by_pieces(in_torch: Function, pieces: Iterable[PiecesThatMeet], x: Tensor) -> Tensor:
@@ -82,7 +104,23 @@ def by_pieces(in_torch: Function, pieces: Iterable[PiecesThatMeet], x: Tensor) -
 
 def in_form(inplace: bool, name: str, function: Function, input: Tensor) -> Tensor:
     """Return ``function(input)``, or overwrite the input with it, as torch's function called ``name`` does."""
-    return overwrite(name, function, input) if inplace else function(input)
+    return overwrite_by(name, function, input) if inplace else function(input)
+
+
+def overwrite_by(name: str, choice: Callable[..., Tensor], x: Tensor, *operands: Any) -> Tensor:
+    """Overwrite ``x`` with ``choice(x, *operands)``, and return it; what is clamped at 0 stays known as that."""
+    results: list[Tensor] = []
+
+    def recorded(*operands: Any) -> Tensor:
+        results.append(choice(*operands))
+        return results[0]
+
+    overwritten = overwrite(name, recorded, x, *operands)
+    clamp: _Clamp | None = getattr(results[0], _CLAMP, None)
+    # A parameter moves along the direction, whatever was written to it.
+    if clamp and not (x.is_leaf and x.requires_grad):
+        _mark_as_clamped(overwritten, clamp.may_move)
+    return overwritten
 
 
 def rrelu(
