@@ -21,6 +21,7 @@ import numpy as np
 
 from interop.comparison.comparison import Comparison
 from interop.comparison.leaves import (
+    Finding,
     Leaf,
     check_tolerances,
     eps_of,
@@ -235,20 +236,21 @@ class _Pair:
             precise = self.at(_in_float64(self.first.arrays)).recorded(with_min_norm=False)
         except Exception:  # of a function with constants of the narrower dtype, as torch does not multiply the two
             return comparison
-        in_float64 = {leaf.label: leaf for leaf in dataclasses.replace(precise, rtol=None).leaves}
+        # Without those that the functions return in another form there, as by a branch on the dtype.
+        in_float64 = {leaf.label: leaf for leaf in dataclasses.replace(precise, rtol=None).leaves if leaf.unmodified}
+        agreeing = [leaf.label for leaf in comparison.leaves if leaf.finding == "agrees"]
         # A function may compute a part in float32 all the same. Then leaves that agree as given are apart in float64.
-        is_precise = all(in_float64[leaf.label].passes() for leaf in comparison.leaves if leaf.finding == "agrees")
+        is_precise = all(leaf.passes() for label, leaf in in_float64.items() if label in agreeing)
         explained = 0.0 if is_precise else relative_tolerance(np.dtype(np.float32), None) * precise.gradient_scale
         noise, lasting = [], []
         for leaf in suspects:
-            coarse, fine = (
-                [side.unmodified[leaf.label] for side in (c.first, c.second)] for c in (comparison, precise)
-            )
-            if any(array.dtype != np.float64 for array in fine):
+            fine = in_float64.get(leaf.label)
+            if fine is None or any(array.dtype != np.float64 for array in _answers(precise, fine)):
                 continue
-            if is_rounding_alone(_extent(leaf, coarse), _extent(leaf, fine), coarse[0].dtype):
+            before, after = (_extent(*each, leaf.finding) for each in ((comparison, leaf), (precise, fine)))
+            if is_rounding_alone(before, after, _answers(comparison, leaf)[0].dtype):
                 noise.append(leaf.label)
-            elif in_float64[leaf.label].finding == "port" and largest_of([fine[0] - fine[1]]) > explained:
+            elif fine.finding == "port" and _extent(precise, fine, "port") > explained:
                 lasting.append(leaf.label)
         return dataclasses.replace(comparison, noise=tuple(noise), lasting=tuple(lasting))
 
@@ -260,10 +262,10 @@ class _Pair:
         suspects = []
         for leaf in comparison.leaves:
             if leaf.finding in ("port", "ties", "rounding") and not leaf.mismatch:
-                arrays = [side.unmodified[leaf.label] for side in (comparison.first, comparison.second)]
+                first, _ = _answers(comparison, leaf)
                 scale = comparison.gradient_scale if is_gradient(leaf.label) else largest_input
-                is_small = may_be_rounding(_extent(leaf, arrays), eps_of(arrays[0].dtype), scale)
-                if is_float(arrays[0]) and (is_small or leaf.finding == "rounding"):
+                is_small = may_be_rounding(_extent(comparison, leaf, leaf.finding), eps_of(first.dtype), scale)
+                if is_float(first) and (is_small or leaf.finding == "rounding"):
                     suspects.append(leaf)
         return suspects
 
@@ -311,10 +313,15 @@ class _Pair:
         return self.at(_in_float64(arrays), rtol).recorded(with_min_norm=False).agree
 
 
-def _extent(leaf: Leaf, sides: Sequence[Array]) -> float:
+def _answers(comparison: Comparison, leaf: Leaf) -> list[Array]:
+    return [side.unmodified[leaf.label] for side in (comparison.first, comparison.second)]
+
+
+def _extent(comparison: Comparison, leaf: Leaf, finding: Finding) -> float:
     """Return how large is what has to be rounding: the difference; of ties, which float64 may not have, the numbers."""
-    a, b = map(wide, sides)
-    return largest_of(sides if leaf.finding == "ties" else [a - b])
+    if finding == "ties" or leaf.unmodified is None:
+        return largest_of(_answers(comparison, leaf))
+    return leaf.unmodified.absolute.amount  # where equal infinities are not apart
 
 
 def _in_float64(arrays: Arrays) -> Arrays:

@@ -215,6 +215,29 @@ def test_what_is_not_finite_is_no_rounding() -> None:
     assert np.isnan(largest_of([F32([1.0]), F32([np.nan])]))
 
 
+FRAMEWORKS = ("jax", "torch")
+CANCELLING = (lambda x: 0.1 * x + 0.2 * x - 0.3 * x), (lambda x: 0.2 * x - 0.3 * x + 0.1 * x)
+
+
+def test_rounding_beside_an_infinity_on_both_sides() -> None:
+    of_jax, of_torch = CANCELLING
+    comparison = compare(
+        lambda x: jnp.stack([1 / x[0], of_jax(x[1])]),
+        lambda x: torch.stack([1 / x[0], of_torch(x[1])]),
+        F32([0.0, 1.0]),
+    )
+    assert findings(comparison)["value"] == "rounding"
+
+
+def test_results_that_have_another_form_in_float64() -> None:
+    """Both raised an error: fewer of them in both functions, and another shape in one."""
+    of_jax, of_torch = CANCELLING
+    x, copies = F32([1.0, 2.0]), lambda x: 8 // x.dtype.itemsize
+    fewer = compare(lambda x: [of_jax(x)] * copies(x), lambda x: [of_torch(x)] * copies(x), x, frameworks=FRAMEWORKS)
+    assert findings(fewer)["value[0]"] == "rounding"
+    assert findings(compare(of_jax, lambda x: of_torch(x)[: copies(x)], x, frameworks=FRAMEWORKS))["value"] == "port"
+
+
 def test_integers_have_to_be_equal() -> None:
     assert difference(np.array([10**9]), np.array([10**9 + 1])).beyond == 1
     assert difference(np.array([10**9]), np.array([10**9 + 1]), atol=1.0).beyond == 0
