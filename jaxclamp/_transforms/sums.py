@@ -119,8 +119,12 @@ def _selection_of_roots(root: JaxprEqn, makers: _Makers) -> list[JaxprEqn] | Non
         return None
     among, root_of = computed(selection), _elementwise(root)
 
+    def root_of_operand(x: jax.Array) -> jax.Array:
+        # In its dtype, too: the selection may convert what it takes.
+        return root_of(x, *(np.asarray(number, x.dtype) for number in exponent)) if is_floating(x) else x
+
     def among_roots(*operands: jax.Array) -> jax.Array:
-        results = among(*(root_of(x, *exponent) if is_floating(x) else x for x in operands))
+        results = among(*map(root_of_operand, operands))
         return dict(zip(selection.outvars, results, strict=True))[selected]
 
     eqns: list[JaxprEqn] = []

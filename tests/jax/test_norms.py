@@ -487,6 +487,14 @@ def test_what_fills_a_selection_has_its_root() -> None:
     assert jaxclamp.value_and_grad(lambda x: jnp.sqrt(read(x)).sum())(jnp.ones(2))[0] == 3.0
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_power_of_what_is_selected_and_converted(dtype: str) -> None:
+    """The exponent has the dtype behind the conversion: JAX refused it before."""
+    smaller = lambda x: jnp.minimum(x[0] ** 2, 4 * x[1] ** 2).astype("float32") ** 0.5  # noqa: E731
+    v = jnp.array([1.0, 0.25], dtype)
+    assert jaxclamp.grad(smaller, direction=v)(0 * v).tolist() == [0.0, 2.0]
+
+
 def test_selections_among_numbers_of_both_signs() -> None:
     """A root of each of them would be NaN, and with it the largest, or has an infinite slope."""
     bounded = lambda x: jnp.sqrt(jnp.max(jnp.where(jnp.array([True, False]), x**2, -jnp.inf)))  # noqa: E731
