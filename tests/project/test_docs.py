@@ -109,6 +109,17 @@ def test_readme_is_read_in_a_minute() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 110
 
 
+def test_no_page_has_the_marks_of_a_conflict() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 30
+    assert [page.name for page in pages if _CONFLICT.search(page.read_text("utf-8"))] == []
+    assert all(_CONFLICT.search(f"text\n{mark} main\ntext\n") for mark in ("<" * 7, "|" * 7, ">" * 7))
+
+
+_CONFLICT = re.compile(r"^(<{7}|\|{7}|>{7})( |$)", re.MULTILINE)
+"""The marks that git leaves, but for the line in between, which is a heading's in Markdown."""
+
+
 def pieces_not_found(diff: str) -> list[str]:
     """The runs of added lines in a diff that its files do not have; an ellipsis stands for text left out."""
     missing = []
