@@ -62,7 +62,7 @@ def _as_floats(leaf: Any) -> Any:
 def is_float(leaf: Any) -> bool:
     if isinstance(leaf, torch.Tensor):
         return leaf.is_floating_point()
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.floating)  # what a training step returns has none
 
 
 NOTHING_TO_DIFFERENTIATE = "there is no array of floats among the inputs to differentiate by, and no parameter."

@@ -147,10 +147,11 @@ def test_a_module_that_fails_says_where(
     assert "Usage" not in result.stderr
 
 
-def test_a_step_of_training_is_counted_where_it_begins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("returned", ["loss", "loss.item(), 'loss'"])
+def test_a_step_of_training_is_counted_where_it_begins(returned: str, tmp_path: Path) -> None:
     """Finding out in which framework it runs takes steps, too, which leave the weights as they are."""
     file = tmp_path / "steps.py"
-    file.write_text("""
+    file.write_text(f"""
 import torch
 weight = torch.nn.Parameter(torch.zeros(2))
 optimizer = torch.optim.SGD([weight], 1.0)
@@ -158,9 +159,9 @@ def step():
     loss = (weight.abs() + weight).sum()
     loss.backward()
     optimizer.step()
-    return loss
+    return {returned}
 """)
-    result = run(f"{file}:step", "--json")
+    result = run(f"{file}:step", "--framework", "torch", "--json")
     assert [(line["op"], line["tied"]) for line in strictly(result.stdout)["lines"]] == [("abs", 2)]
 
 
