@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
+import torch
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -21,6 +23,11 @@ class AroundCalls(contextlib.ContextDecorator):
             raise TypeError(
                 f"{type(self).__name__}() cannot decorate the class {function.__name__}, whose methods run after it is "
                 f"made; {self._cure_of_a_class}."
+            )
+        if isinstance(function, torch.nn.Module):
+            raise TypeError(
+                f"{type(self).__name__}() cannot decorate a module of class {type(function).__name__}, which loses its "
+                "parameters; use it in a `with` around its calls, or decorate its forward."
             )
         if any(is_kind(function) for is_kind in _SUSPENDED):
             name = getattr(function, "__name__", type(function).__name__)  # a partial has none
