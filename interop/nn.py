@@ -1,4 +1,4 @@
-"""The modules of torch.nn with the gradients of jaxclamp: the same constructor arguments, state and printed form."""
+"""The modules of torch.nn with the gradients of jaxclamp: their arguments and `ties`, their state and printed form."""
 
 from interop._transforms.modules import MODULES, Conversion, convert
 

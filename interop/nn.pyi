@@ -1,5 +1,7 @@
 # Written by `make tables`.
 
+from typing import Any
+
 import torch
 
 from interop._transforms.modules import Conversion as Conversion
@@ -7,7 +9,8 @@ from interop._transforms.modules import convert as convert
 from jaxclamp import Convention
 
 class _WithTies:
-    ties: Convention | None
+    ties: Convention | str | None
+    def __init__(self, *args: Any, ties: Convention | str | None = None, **kwargs: Any) -> None: ...
 
 class AdaptiveMaxPool1d(_WithTies, torch.nn.AdaptiveMaxPool1d): ...
 class AdaptiveMaxPool2d(_WithTies, torch.nn.AdaptiveMaxPool2d): ...

@@ -146,6 +146,8 @@ def _of_nn() -> str:
     return "\n".join(
         [
             _HEAD,
+            "from typing import Any",
+            "",
             "import torch",
             "",
             "from interop._transforms.modules import Conversion as Conversion",
@@ -153,7 +155,8 @@ def _of_nn() -> str:
             "from jaxclamp import Convention",
             "",
             "class _WithTies:",
-            "    ties: Convention | None",
+            "    ties: Convention | str | None",
+            "    def __init__(self, *args: Any, ties: Convention | str | None = None, **kwargs: Any) -> None: ...",
             "",
             *modules,
             "",

@@ -90,6 +90,7 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
             "__module__": "interop.nn",
             "__qualname__": native.__name__,
             "__doc__": f"`torch.nn.{native.__name__}` with the gradient of jaxclamp at ties and kinks.",
+            "__init__": _constructor(native),
             "_function": staticmethod(function),
             "_is_right": function in RIGHT_IN_TORCH,
             "_is_faster": function in (NATIVE["max_pool2d"], NATIVE["max_pool3d"]),
@@ -99,6 +100,25 @@ def _derive(native: type[torch.nn.Module], function: Callable[..., Any]) -> type
             "_native": native,
         },
     )
+
+
+def _constructor(native: type[torch.nn.Module]) -> Callable[..., None]:
+    """Return the constructor of a module of torch.nn with one argument more, the ``ties`` of `convert`."""
+
+    @functools.wraps(native.__init__)
+    def __init__(self: Any, *args: Any, ties: Convention | str | None = None, **kwargs: Any) -> None:  # noqa: N807
+        native.__init__(self, *args, **kwargs)
+        if ties is not None:
+            convert(self, ties=ties)
+            if self.ties is None:
+                raise TypeError(f"{native.__name__}: there is no convention to choose; leave out ties={ties!r}.")
+
+    signature = inspect.signature(native.__init__)
+    parameter = inspect.Parameter(
+        "ties", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Convention | str | None"
+    )
+    __init__.__signature__ = signature.replace(parameters=[*signature.parameters.values(), parameter])  # type: ignore[attr-defined]
+    return __init__
 
 
 # ``MaxPool2d`` calls ``max_pool2d``: without case and underscores the names are the same.

@@ -81,7 +81,10 @@ def test_module(name: str) -> None:
     """It has the form and the state of torch's, and the gradients of the mode."""
     for given in ARGUMENTS.get(name, [{}]):
         ours, native = getattr(interop.nn, name)(**given), getattr(torch.nn, name)(**given)
-        assert inspect.signature(type(ours)) == inspect.signature(type(native))
+        signature = inspect.signature(type(ours))
+        *parameters, ties = signature.parameters.values()
+        assert signature.replace(parameters=parameters) == inspect.signature(type(native))
+        assert ties.name == "ties"
         assert repr(ours) == repr(native)
         assert ours.state_dict().keys() == native.state_dict().keys()
         native.load_state_dict(ours.state_dict())
@@ -117,6 +120,22 @@ def test_ties_of_a_module() -> None:
     for block in (min_norm(), min_norm(ties="inclusive"), min_norm(backend="jax")):
         with block:
             assert gradient(module, TIED).tolist() == [0, 0.5, 0.5, 1, 0.5, 0.5]
+
+
+def test_ties_as_an_argument() -> None:
+    """As `convert` takes them; a subclass may pass them on."""
+
+    class Capped(interop.nn.ReLU6):
+        def __init__(self) -> None:
+            super().__init__(inplace=True, ties="inclusive")
+
+    assert gradient(Capped(), TIED).tolist() == [0, 1, 1, 1, 1, 1]
+    assert repr(pickled(interop.nn.Hardtanh(0.0, 6.0, ties="balanced"))).endswith("max_val=6.0, ties='balanced')")
+    assert interop.nn.ELU(ties="torch 2.13").ties == "torch 2.13"
+    with pytest.raises(TypeError, match="ELU: there is no convention to choose; leave out ties='inclusive'"):
+        interop.nn.ELU(ties="inclusive")
+    with pytest.raises(ValueError, match="ties='inklusive' is not a convention"):
+        interop.nn.ReLU(ties="inklusive")
 
 
 # Conversion.
