@@ -96,9 +96,9 @@ def random_direction(leaves: Sequence[torch.Tensor], generator: torch.Generator)
 
 
 def places_in_jax(structure: Any) -> Sequence[int]:
-    """Return where the leaves of a tree are in torch's order, in that of JAX, which sorts the keys of dicts.
+    """Return the places that the leaves of a tree have in torch's order, listed in that of JAX.
 
-    It is torch's order for a tree that JAX does not know.
+    JAX sorts the keys of dicts: of ``{"b": x, "a": y}`` they are 1, 0. Of a tree that JAX does not know they are 0, 1.
     """
     places = range(structure.num_leaves)
     try:

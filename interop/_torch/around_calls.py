@@ -26,8 +26,8 @@ class AroundCalls(contextlib.ContextDecorator):
             )
         if isinstance(function, torch.nn.Module):
             raise TypeError(
-                f"{type(self).__name__}() cannot decorate a module of class {type(function).__name__}, which loses its "
-                "parameters; use it in a `with` around its calls, or decorate its forward."
+                f"{type(self).__name__}() cannot decorate a {type(function).__name__} module, which would lose "
+                "its parameters; use it in a `with` around its calls, or decorate its forward."
             )
         if any(is_kind(function) for is_kind in _SUSPENDED):
             name = getattr(function, "__name__", type(function).__name__)  # a partial has none

@@ -318,7 +318,7 @@ def _answers(comparison: Comparison, leaf: Leaf) -> list[Array]:
 
 
 def _extent(comparison: Comparison, leaf: Leaf, finding: Finding) -> float:
-    """Return how large is what has to be rounding: the difference; of ties, which float64 may not have, the numbers."""
+    """Return how large the difference is, or, for ties, which float64 may not have, how large the answers are."""
     if finding == "ties" or leaf.unmodified is None:
         return largest_of(_answers(comparison, leaf))
     return leaf.unmodified.absolute.amount  # where equal infinities are not apart

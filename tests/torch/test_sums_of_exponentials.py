@@ -69,7 +69,8 @@ def test_values_are_those_of_torch(dtype: torch.dtype) -> None:
         expected = call(x)
         assert found.dtype == dtype
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-        assert torch.equal(found.signbit(), expected.signbit())
+        is_number = ~expected.isnan()  # the sign of a NaN depends on the processor
+        assert torch.equal(found.signbit()[is_number], expected.signbit()[is_number])
 
 
 def test_axes() -> None:
