@@ -97,11 +97,17 @@ else
 	.venv/bin/python -m tools.record_frameworks
 endif
 
-docs: $(INSTALLED) docs/_gallery/drawn  ## the documentation, as HTML in docs/_build/html; a warning is an error
+# GALLERY="relu amax" draws these ops alone: the report of all ops takes most of the time.
+GALLERY ?=
+GALLERY_DRAWN := docs/_gallery/$(if $(GALLERY),part,all)-drawn
+
+docs: $(INSTALLED) $(GALLERY_DRAWN)  ## the documentation, as HTML in docs/_build/html; a warning is an error
 	.venv/bin/python -m sphinx --fail-on-warning --nitpicky --keep-going --quiet docs docs/_build/html
 
-docs/_gallery/drawn: docs/gallery.py $(shell find jaxclamp interop -name '*.py') | $(INSTALLED)
-	$(QUICK) .venv/bin/python docs/gallery.py
+$(GALLERY_DRAWN): docs/gallery.py $(shell find jaxclamp interop -name '*.py') | $(INSTALLED)
+	rm -rf docs/_gallery
+	$(QUICK) .venv/bin/python docs/gallery.py $(GALLERY)
+	touch $@
 
 # dist: a second environment has the wheel and what it declares to need; torch is not among that.
 dist: $(INSTALLED)  ## sdist and wheel in dist/, and a test of the wheel where torch is not installed
