@@ -96,6 +96,7 @@ def test_every_recorded_cell_of_torch(text: str) -> None:
     assert wrong == {}
 
 
+@pytest.mark.thorough
 def test_every_recorded_cell_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a later version, which this one is taken for; else nothing is rewritten."""
     assert as_of("jax 0.10.2")(jnp.abs) is jnp.abs

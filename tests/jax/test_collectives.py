@@ -48,7 +48,9 @@ def weighted(reduced: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reduce", [lax.pmax, lax.pmin], ids=["pmax", "pmin"])
-@pytest.mark.parametrize("ties", CONVENTIONS)
+@pytest.mark.parametrize(
+    "ties", [pytest.param(t, marks=[pytest.mark.thorough] * (t in ("balanced", "exclusive"))) for t in CONVENTIONS]
+)
 def test_gradients_are_those_of_one_array(kind: str, reduce: Callable[..., Any], ties: Convention) -> None:
     x = jnp.asarray(X if kind == "vmap" else np.nan_to_num(X, nan=3.0), jnp.float32)
 
@@ -86,7 +88,7 @@ def test_counted_beside_a_gradient(reduce: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reduce", [lax.pmax, lax.pmin], ids=["pmax", "pmin"])
+@pytest.mark.parametrize("reduce", [lax.pmax, pytest.param(lax.pmin, marks=pytest.mark.thorough)], ids=["pmax", "pmin"])
 def test_along_a_direction_one_device_gets_all(kind: str, reduce: Callable[..., Any]) -> None:
     """That device whose element is the value a small step along the direction."""
     x = jnp.asarray(X[:, :2], jnp.float32)

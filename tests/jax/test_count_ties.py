@@ -50,13 +50,22 @@ def test_counting_is_not_counted(function: Callable[[jax.Array], jax.Array]) -> 
     [
         pytest.param(lambda x: count_ties(layers)(x)[1], 1, id="eager"),
         pytest.param(jax.jit(lambda x: count_ties(layers)(x)[1]), 1, id="jit"),
-        pytest.param(jax.jit(lambda x: count_ties(jax.checkpoint(layers))(x)[1]), 1, id="checkpoint inside"),
-        pytest.param(lambda x: jax.grad(count_ties(summed), has_aux=True)(x)[1], 1, id="grad"),
+        pytest.param(
+            jax.jit(lambda x: count_ties(jax.checkpoint(layers))(x)[1]),
+            1,
+            id="checkpoint inside",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            lambda x: jax.grad(count_ties(summed), has_aux=True)(x)[1], 1, id="grad", marks=pytest.mark.thorough
+        ),
         pytest.param(lambda x: jax.grad(jax.checkpoint(count_ties(summed)), has_aux=True)(x)[1], 1, id="checkpoint"),
         pytest.param(lambda x: count_ties(jax.grad(summed))(x)[1], 1, id="grad inside"),
         pytest.param(lambda x: jax.vmap(count_ties(layers))(jnp.stack([x, x]))[1], 2, id="vmap"),
         pytest.param(lambda x: jax.jit(steps)(x), 3, id="scan"),
-        pytest.param(lambda x: sum(jax.jit(twice)(x), start=count_ties(layers)(x)[1]), 3, id="sum"),
+        pytest.param(
+            lambda x: sum(jax.jit(twice)(x), start=count_ties(layers)(x)[1]), 3, id="sum", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_counts_as_arrays(run: Callable[[jax.Array], jaxclamp.TieCounts], times: int) -> None:

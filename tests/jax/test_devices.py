@@ -63,7 +63,9 @@ def collectives(function: Function, x: jax.Array) -> Counter[str]:
     return Counter(re.findall(r"\b(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\(", text))
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.thorough)], ids=lambda kind: kind.name
+)
 @pytest.mark.parametrize("op", represented(OPS.values()))
 def test_the_gradient_of_an_op_on_eight_devices(op: Op, kind: AxisType) -> None:
     f = total(of_x(op))
@@ -95,13 +97,15 @@ def program(x: jax.Array) -> jax.Array:
     return jnp.sum(jnp.clip(x, 0.0, 2.0)) + jnp.sum(jnp.max(x, axis=0)) - jnp.max(jnp.abs(x))
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [AxisType.Auto, pytest.param(AxisType.Explicit, marks=pytest.mark.thorough)], ids=lambda kind: kind.name
+)
 def test_programs_on_eight_devices(kind: AxisType) -> None:
     block, x = on_mesh(kind)
     for gradient in (jax.grad(jaxclamp.min_norm(program)), jaxclamp.grad(program)):
         with block:
             divided = jax.jit(gradient)(x)
-        np.testing.assert_array_equal(divided, gradient(X))
+        np.testing.assert_array_equal(divided, jax.jit(gradient)(X))
     with block:
         _, report = jaxclamp.ties(program)(x)
     assert report.lines == jaxclamp.ties(program)(X)[1].lines

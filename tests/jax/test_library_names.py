@@ -49,7 +49,15 @@ BODIES: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("body", BODIES)
+QUICK = (
+    *("reduces all axes", "sums all axes", "has no results", "has no operands", "is of integers"),
+    *("has several results", "is of no elements", "holds a constant array", "is of complex numbers"),
+)
+
+
+@pytest.mark.parametrize(
+    "body", [pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK)) for name in BODIES]
+)
 def test_functions_with_the_names_of_a_library(body: str) -> None:
     """Whatever is in them, they are called as they are."""
     function, given = BODIES[body]

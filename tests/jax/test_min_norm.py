@@ -28,8 +28,10 @@ with warnings.catch_warnings():
     from flax import nnx
 
 DEVICES = 8
+QUICK = ("leaky_relu", "hardtanh", "maximum", "fmax", "amax", "clamp_min", "abs", "relu6", "hardsigmoid")
+"""One op of each kind of formula; the spellings of the others are asked one by one below."""
 SPELLINGS = [
-    pytest.param(op, counterpart, id=counterpart.text)
+    pytest.param(op, counterpart, id=counterpart.text, marks=[pytest.mark.thorough] * (op.name not in QUICK))
     for op in OPS.values()
     for counterpart in op.counterparts
     if counterpart.framework == "jax"
@@ -188,12 +190,12 @@ CONTEXTS: dict[str, Callable[[Callable[..., jax.Array]], Callable[[jax.Array], j
 }
 
 
-ALIKE = ("call", "switch", "vmap of vmap", "shard_map, unchecked")
-"""Those that are as others are, which `make test` asks."""
+QUICK_CONTEXTS = ("while", "vmap of the last axis", "nested")
+"""Those that `make test` asks; jit, checkpoint, scan, cond and shard_map are within the nested one."""
 
 
 @pytest.mark.parametrize(
-    "context", [pytest.param(name, marks=[pytest.mark.thorough] if name in ALIKE else []) for name in CONTEXTS]
+    "context", [pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK_CONTEXTS)) for name in CONTEXTS]
 )
 def test_inside(context: str) -> None:
     native, ours = (CONTEXTS[context](everything(side)) for side in (0, 1))
@@ -285,7 +287,9 @@ def test_unknown_convention_is_refused_at_once() -> None:
         min_norm(jnp.abs, ties="even")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("padding", ["VALID", "SAME", [(0, 0), (2, 1), (0, 0)]])
+@pytest.mark.parametrize(
+    "padding", [pytest.param("VALID", marks=pytest.mark.thorough), "SAME", [(0, 0), (2, 1), (0, 0)]]
+)
 def test_pooling(padding: Any) -> None:
     """In JAX the first of a window takes all; here they share, in overlapping windows and beside padding too."""
     first = functools.partial(jax.lax.reduce_window, init_value=-jnp.inf, computation=jax.lax.max)
@@ -533,7 +537,9 @@ def test_what_does_not_change_stays_the_same_object() -> None:
     assert after[1].primitive is not before[1].primitive
 
 
-@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(jax.sharding.AxisType.Auto, marks=pytest.mark.thorough), jax.sharding.AxisType.Explicit]
+)
 def test_sharding_stays(kind: jax.sharding.AxisType) -> None:
     devices = mesh(kind)
     with jax.set_mesh(devices):
@@ -553,6 +559,7 @@ def test_well_formed() -> None:
         check_jaxpr(jax.make_jaxpr(min_norm(context(everything(0))))(X).jaxpr)
 
 
+@pytest.mark.thorough  # for it starts a process
 def test_without_jit() -> None:
     """Neither inside the context nor after it is anything lost, in a process that begins there."""
     code = """

@@ -40,6 +40,18 @@ FUNCTIONS = [
     *(jaxclamp.hypot, of_vector, min_norm(jnp.hypot)),
     min_norm(lambda x, y: jnp.linalg.norm(jnp.stack([x, y]))),
 ]
+QUICK = (
+    *("norm", "jnp.linalg.norm", "jnp.hypot", "a masked root", "of a sum that is bounded by 0"),
+    *("vector_norm", "in vmap over the last axis", "a root of powers", "a root of products"),
+    *("of a matrix, 1", "of a matrix, nuc", "of complex numbers", "order None", "order 1.5", "by hand"),
+    *("std", "nanstd", "a root of a variance", "along an axis"),
+    *("the farthest", "the larger", "clipped", "bounded", "sorted", "one of them", "by a call", "joined", "selected"),
+)
+"""Of the tables below: one of each kind, as a loop or another shape of the same sum is traced into the same program."""
+
+
+def cases(table: dict[str, Any]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK)) for name in table]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=["hypot", "norm", "jnp.hypot", "jnp.linalg.norm"])
@@ -118,7 +130,11 @@ def test_nan_in_the_other_norms(order: float) -> None:
     assert gradient.tolist() == ([1, 1, 1] if order == 1 else [0.5, 0, 0.5])
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["float8_e4m3fn", "bfloat16", "float32"]
+    + [pytest.param(dtype, marks=pytest.mark.thorough) for dtype in ("float8_e5m2", "float16", "float64")],
+)
 @pytest.mark.parametrize("order", [1, 2, INF])
 def test_dtypes(order: float, dtype: str) -> None:
     with jax.enable_x64(dtype == "float64"):
@@ -198,7 +214,7 @@ BY_SQUARES: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-@pytest.mark.parametrize("name", BY_SQUARES)
+@pytest.mark.parametrize("name", cases(BY_SQUARES))
 def test_roots_of_sums_of_squares_under_min_norm(name: str) -> None:
     """0 at 0, in both modes and to second order; NaN, and no wrong number, where the squares have infinite slopes."""
     function = BY_SQUARES[name]
@@ -276,7 +292,7 @@ NO_VECTOR_NORMS: dict[str, Callable[[jax.Array], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NO_VECTOR_NORMS)
+@pytest.mark.parametrize("name", cases(NO_VECTOR_NORMS))
 def test_norms_that_are_no_vector_norms_stay_as_they_are(name: str) -> None:
     function = NO_VECTOR_NORMS[name]
     for changed in (min_norm(function), lambda x: jaxclamp.ties(function)(x)[0]):
@@ -293,7 +309,7 @@ OF_COMPLEX: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_COMPLEX)
+@pytest.mark.parametrize("name", cases(OF_COMPLEX))
 def test_norms_of_complex_numbers(name: str) -> None:
     """At 0 they have the gradient that they have at v, and under `min_norm` none."""
     norm = lambda x: OF_COMPLEX[name](jax.lax.complex(x[:2], x[2:]))  # noqa: E731
@@ -317,7 +333,7 @@ NORMS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", cases(NORMS))
 def test_along_a_direction(name: str) -> None:
     """At 0 the limit of the gradients at t v, which is v / |v|; elsewhere, and in NaN, as before."""
     function, v = NORMS[name], jnp.array([3.0, -4.0])
@@ -376,7 +392,7 @@ DEVIATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-@pytest.mark.parametrize("name", DEVIATIONS)
+@pytest.mark.parametrize("name", cases(DEVIATIONS))
 def test_deviations(name: str) -> None:
     """That of numbers which are equal and move by v is t times that of v, which has the gradient of v."""
     function, v = DEVIATIONS[name], jnp.array([3.0, -4.0, 2.0])
@@ -396,7 +412,7 @@ def test_deviations(name: str) -> None:
         np.testing.assert_allclose(at_ties, gradient_of_v if x is v else jnp.zeros(3), rtol=1e-5)
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_deviations_on_devices(check_vma: bool) -> None:
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     shard = functools.partial(jax.shard_map, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P(), check_vma=check_vma)
@@ -410,7 +426,7 @@ def test_deviations_on_devices(check_vma: bool) -> None:
     for norm in norms.values():
         gradient = jax.jit(jaxclamp.grad(norm, direction=jnp.array([1.0, 1.0, -3.0, 5.0])))(jnp.zeros(4))
         np.testing.assert_allclose(gradient, np.array([1, 1, -3, 5]) / 6, rtol=1e-5)
-        assert not jax.grad(min_norm(norm))(jnp.zeros(4)).any()
+        assert not jax.jit(jax.grad(min_norm(norm)))(jnp.zeros(4)).any()
 
 
 def test_quotients_of_norms_and_numbers_that_move() -> None:
@@ -468,7 +484,7 @@ BY_SELECTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-@pytest.mark.parametrize("name", BY_SELECTIONS)
+@pytest.mark.parametrize("name", cases(BY_SELECTIONS))
 def test_roots_of_selected_sums(name: str) -> None:
     """At 0 they have the gradient that they have at v; values to the bit. Under `min_norm` all is 0 at 0."""
     function, x = BY_SELECTIONS[name], jnp.zeros((3, 2))

@@ -23,6 +23,8 @@ from tests.support.representatives import represented
 
 Active = tuple[int, ...]
 FLOATS = ("float32", "float64", "bfloat16", "float16")
+MIRRORED = ("minimum", "fmin", "clamp_max", "hardtanh", "relu6")
+"""Selections that are as others are, but for a sign or for the bounds."""
 SELECTIONS = [op for op in OPS.values() if op.family == "selection"]
 NUMPY: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
@@ -130,11 +132,15 @@ def apart(label: object, at: np.ndarray, found: np.ndarray, expected: np.ndarray
 
 
 every_op = pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
-every_linear = pytest.mark.parametrize("op", [op for op in ELEMENTWISE if not is_curved(op)], ids=lambda op: op.name)
-every_selection = pytest.mark.parametrize("op", SELECTIONS, ids=lambda op: op.name)
+every_linear = pytest.mark.parametrize("op", represented(op for op in ELEMENTWISE if not is_curved(op)))
+every_selection = pytest.mark.parametrize(
+    "op", [pytest.param(op, id=op.name, marks=[pytest.mark.thorough] * (op.name in MIRRORED)) for op in SELECTIONS]
+)
 
 
-@pytest.mark.parametrize("op", [OPS[name] for name in NUMPY], ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "op", [pytest.param(OPS[name], id=name, marks=[pytest.mark.thorough] * (name in MIRRORED)) for name in NUMPY]
+)
 def test_values_equal_numpy(op: Op) -> None:
     """In every dtype at the same points, rounded to it."""
 
@@ -294,7 +300,7 @@ def test_integers_have_a_value_only(op: Op) -> None:
         assert jax.grad(lambda s, arrays=arrays: (s * op.function(*arrays)).sum())(2.0) == expected.sum()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.thorough), "bfloat16"])
 @every_selection
 def test_broadcast_operands_get_the_sum(op: Op, dtype: str) -> None:
     count = len(operands(op))

@@ -13,6 +13,7 @@ from tests.support.digits_network import apart, by_code, by_hand, counts, data, 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
+@pytest.mark.thorough  # test_min_norm.py has a smaller network
 def test_rewritten_as_by_hand() -> None:
     native, rewritten, expected = (
         jax.jit(jax.value_and_grad(loss)) for loss in (in_jax, jaxclamp.min_norm(in_jax), by_hand)

@@ -22,7 +22,7 @@ POINTS = np.random.default_rng(0).choice(np.float32([-1.0, 0.0, -0.0, 1.0, 2.0])
 
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", AXES, ids=str)
-@pytest.mark.parametrize("name", ["amax", "amin"])
+@pytest.mark.parametrize("name", ["amax", pytest.param("amin", marks=pytest.mark.thorough)])
 def test_reduction_by_numpy_and_by_definition(name: str, axis: Any, keepdims: bool) -> None:
     op, numpy = getattr(jaxclamp, name), getattr(np, name)
     axes = tuple(axis) if isinstance(axis, list) else axis
@@ -90,13 +90,18 @@ def members(window: np.ndarray, ties: str) -> list[int]:
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation", "shape"),
     [
-        ((2, 3), (2, 3), (0, 0), (1, 1), (12, 12)),
+        pytest.param((2, 3), (2, 3), (0, 0), (1, 1), (12, 12), marks=pytest.mark.thorough),
         ((2, 3), (1, 2), (1, 1), (1, 1), (12, 12)),
         # More than 16 elements, which tile x, are computed in another way; of the others each is not quite a tiling.
         ((6, 3), (6, 3), (0, 0), (1, 1), (12, 12)),
-        ((6, 3), (3, 3), (0, 0), (1, 1), (12, 12)),
-        ((6, 3), (6, 3), (3, 0), (1, 1), (12, 12)),
-        ((6, 3), (6, 3), (0, 0), (1, 2), (12, 12)),
+        *(
+            pytest.param((6, 3), *further, marks=pytest.mark.thorough)
+            for further in (
+                ((3, 3), (0, 0), (1, 1), (12, 12)),
+                ((6, 3), (3, 0), (1, 1), (12, 12)),
+                ((6, 3), (0, 0), (1, 2), (12, 12)),
+            )
+        ),
         ((6, 3), (6, 3), (0, 0), (1, 1), (13, 14)),
     ],
 )
@@ -325,7 +330,7 @@ def max_along(x: jax.Array, axis: Any, keepdims: bool) -> jax.Array:
     return jaxclamp.max_with_indices(x, axis[0], keepdims).values
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), pytest.param((2, 3, 2), marks=pytest.mark.thorough)], ids=str)
 def test_ties_and_gradients_of_reductions(shape: tuple[int, ...]) -> None:
     """Of a vector no axis is left, and what was kept of it was lost: ``amax(x, keepdims=True)`` was an IndexError."""
     x = small_integers(shape)

@@ -10,6 +10,7 @@ import pytest
 
 from jaxclamp import Op
 from tests.support.elementwise import ELEMENTWISE, is_curved, valid_operands
+from tests.support.representatives import thorough
 
 N = 1024
 CASES = [
@@ -40,7 +41,13 @@ def restricted(op: Op, active: tuple[int, ...]) -> Callable[..., Any]:
     return of_active
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        *(pytest.param(wrap, marks=pytest.mark.thorough) for wrap in (lambda f: f, jax.jit, jax.vmap)),
+        lambda f: jax.jit(jax.vmap(f)),
+    ],
+)
 @pytest.mark.parametrize(("op", "active"), CASES)
 def test_one_byte_per_element(op: Op, active: tuple[int, ...], wrap: Callable[..., Any]) -> None:
     arrays = [jnp.linspace(-2, 2, N)] * len(active)
@@ -56,7 +63,9 @@ def test_curved_ops_keep_their_input_too(op: Op) -> None:
     assert size <= 5 * N + 4
 
 
-@pytest.mark.parametrize(("op", "active"), CASES)
+@pytest.mark.parametrize(
+    ("op", "active"), [pytest.param(*c.values, id=c.id, marks=thorough(c.values[0].name)) for c in CASES]
+)
 def test_one_byte_per_element_and_layer_of_a_scan(op: Op, active: tuple[int, ...]) -> None:
     layers = 5
     function = restricted(op, active)

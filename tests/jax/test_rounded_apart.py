@@ -65,7 +65,13 @@ class Unsteady:
         return jnp.nextafter(value, jnp.asarray(sides, value.dtype))
 
 
-@pytest.mark.parametrize("name", EXTREMA)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] * (name not in ("amin", "amax", "max_pool2d", "maximum")))
+        for name in EXTREMA
+    ],
+)
 def test_the_extreme_element_gets_all(name: str) -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)), jnp.float32)
 

@@ -40,8 +40,13 @@ def of_finite(fun: Function) -> Function:
     return lambda x: jnp.where(jnp.isfinite(y := fun(x)), y, jnp.exp(y)).sum()
 
 
+QUICK = ("logsumexp", "logaddexp", "vmap")
+
+
 @pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call", [pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK)) for name in CALLS]
+)
 def test_rows(call: str, gradient: str) -> None:
     """Beside rows of numbers, whose values stay to the bit."""
     fun = CALLS[call]
@@ -50,7 +55,9 @@ def test_rows(call: str, gradient: str) -> None:
     np.testing.assert_allclose(GRADIENTS[gradient](of_finite(fun))(X), SOFTMAX, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", *(pytest.param(dtype, marks=pytest.mark.thorough) for dtype in ("float16", "float64"))]
+)
 def test_dtypes(dtype: str) -> None:
     with jax.enable_x64(dtype == "float64"):
         x = jnp.full(2, -INF, dtype)
@@ -60,7 +67,11 @@ def test_dtypes(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
-@pytest.mark.parametrize("fun", [logsumexp, lambda x: jnp.logaddexp(*x)], ids=["logsumexp", "logaddexp"])
+@pytest.mark.parametrize(
+    "fun",
+    [pytest.param(logsumexp, marks=pytest.mark.thorough), lambda x: jnp.logaddexp(*x)],
+    ids=["logsumexp", "logaddexp"],
+)
 def test_programs(fun: Function, gradient: str) -> None:
     """0 for operands that are masked by an infinity; NaN, and no wrong number, where their slopes are infinite.
 
@@ -110,7 +121,7 @@ def test_whole_programs_decide_nothing_within_logaddexp() -> None:
 def test_second_derivatives() -> None:
     """Those of a softmax elsewhere, and 0 where all is minus infinity."""
     for fun in (logsumexp, lambda x: jnp.logaddexp(*x)):
-        hessian = jax.hessian(min_norm(fun))
+        hessian = jax.jit(jax.hessian(min_norm(fun)))
         np.testing.assert_allclose(hessian(jnp.zeros(2)), [[0.25, -0.25], [-0.25, 0.25]], rtol=1e-6)
         np.testing.assert_array_equal(hessian(jnp.full(2, -INF)), np.zeros((2, 2)))
 

@@ -22,11 +22,11 @@ from rich.console import Console
 import jaxclamp
 from jaxclamp import OPS, Influence, Line, Op, TieReport, count_ties, min_norm, ties
 from tests.support.elementwise import ELEMENTWISE, valid_operands
-from tests.support.representatives import represented
 from tests.support.strict_json import strictly
 
 X = jnp.array([-2.0, -1.0, -0.0, 0.0, 0.0, 1.0, 3.0, 6.0, 6.0])
 N = np.asarray(X)
+QUICK = ("clamp", "maximum", "elu", "max_with_indices")
 
 
 def here() -> int:
@@ -80,7 +80,9 @@ def test_counts_of_each_op(name: str, function: Callable[[jax.Array], Any], elem
     assert (report.elements, report.tied) == (elements, tied)
 
 
-@pytest.mark.parametrize("op", represented(OPS.values()))
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, id=op.name, marks=[pytest.mark.thorough] * (op.name not in QUICK)) for op in OPS.values()]
+)
 def test_own_ops_count_once_in_every_context(op: Op) -> None:
     """By themselves, compiled, batched, differentiated, and all of it."""
 
@@ -232,14 +234,14 @@ def test_a_training_step_counts_each_element_once() -> None:
 @pytest.mark.parametrize(
     ("name", "function", "tied"),
     [
-        ("fmax", lambda x: jnp.fmax(x, 0.0), 3),
-        ("clamp", lambda x: jnp.clip(x, 0.0, 6.0), 5),
+        pytest.param("fmax", lambda x: jnp.fmax(x, 0.0), 3, marks=pytest.mark.thorough),
+        pytest.param("clamp", lambda x: jnp.clip(x, 0.0, 6.0), 5, marks=pytest.mark.thorough),
         ("leaky_relu", jax.nn.leaky_relu, 3),
         ("elu", lambda x: jax.nn.elu(x, 2.0), 3),
-        ("selu", jax.nn.selu, 3),
-        ("celu", jax.nn.celu, 0),
+        pytest.param("selu", jax.nn.selu, 3, marks=pytest.mark.thorough),
+        pytest.param("celu", jax.nn.celu, 0, marks=pytest.mark.thorough),
         ("hardtanh", jax.nn.hard_tanh, 2),
-        ("relu", jax.nn.relu, 3),
+        pytest.param("relu", jax.nn.relu, 3, marks=pytest.mark.thorough),
     ],
 )
 def test_derivatives_inside_count_each_element_once(
@@ -276,7 +278,8 @@ def test_several_devices() -> None:
     expected = {(line, "abs"): (16, 8), (line, "clamp"): (16, 16)}
     sharded = jax.device_put(x, jax.sharding.NamedSharding(mesh, P("batch")))
     assert counted(jax.jit(model), sharded) == expected
-    assert counted(jax.shard_map(model, mesh=mesh, in_specs=P("batch"), out_specs=P("batch")), x) == expected
+    over_devices = jax.jit(jax.shard_map(model, mesh=mesh, in_specs=P("batch"), out_specs=P("batch")))
+    assert counted(over_devices, x) == expected
 
 
 def test_suspects() -> None:
@@ -380,15 +383,15 @@ def test_influence_by_hand() -> None:
 @pytest.mark.parametrize(
     ("function", "norm"),
     [
-        (jnp.abs, 1.0),
+        pytest.param(jnp.abs, 1.0, marks=pytest.mark.thorough),
         (jax.nn.leaky_relu, 0.99),
         (lambda x: jnp.clip(x, 0.0, 6.0), 2**0.5),
-        (jax.nn.relu, 1.0),
-        (jax.nn.relu6, 2**0.5),
+        pytest.param(jax.nn.relu, 1.0, marks=pytest.mark.thorough),
+        pytest.param(jax.nn.relu6, 2**0.5, marks=pytest.mark.thorough),
         (lambda x: jaxclamp.maximum(x, 0.0), 1.0),
-        (jaxclamp.relu6, 2**0.5),
+        pytest.param(jaxclamp.relu6, 2**0.5, marks=pytest.mark.thorough),
         (lambda x: jaxclamp.relu6(x, ties="inclusive"), 2**0.5),
-        (jax.nn.softplus, 0.0),
+        pytest.param(jax.nn.softplus, 0.0, marks=pytest.mark.thorough),
         (jaxclamp.abs, 0.0),  # its one derivative under all conventions
         (lambda x: jaxclamp.amax(x[1:2]), 0.0),
     ],
@@ -591,6 +594,7 @@ def test_named_scopes_reach_into_bodies() -> None:
     }
 
 
+@pytest.mark.thorough  # for it starts a process
 def test_rich_is_not_imported() -> None:
     code = "import sys, jaxclamp, jax.numpy as n; str(jaxclamp.ties(n.abs)(n.ones(1))[1]); print('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"

@@ -11,7 +11,6 @@ import pytest
 import jaxclamp
 from jaxclamp import OPS, Op, min_norm, ties
 from jaxclamp._shared.tie_cases import is_differentiable
-from tests.support.representatives import represented
 
 
 def calls_at_ties(op: Op) -> tuple[Callable[..., Any], list[list[jax.Array]]]:
@@ -30,7 +29,12 @@ def calls_at_ties(op: Op) -> tuple[Callable[..., Any], list[list[jax.Array]]]:
     return function, [[jnp.asarray(v, "float32") for v in point.values() if is_differentiable(v)] for point in points]
 
 
-@pytest.mark.parametrize("op", represented(OPS.values()))
+QUICK = ("clamp", "leaky_relu", "max_with_indices")
+
+
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, id=op.name, marks=[pytest.mark.thorough] * (op.name not in QUICK)) for op in OPS.values()]
+)
 def test_what_min_norm_made_counts_as_before(op: Op) -> None:
     function, arrays = calls_at_ties(op)
     (_, before), (_, after) = ties(function)(*arrays), ties(min_norm(function))(*arrays)

@@ -27,6 +27,7 @@ def mesh() -> jax.sharding.Mesh:
 
 
 every_op = pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+one_of_each_kind = pytest.mark.parametrize("op", represented(ELEMENTWISE))
 
 
 def of_x(op: Op) -> Callable[[jax.Array], jax.Array]:
@@ -77,7 +78,7 @@ WRAPPERS: dict[str, Callable[..., Callable[[jax.Array], jax.Array]]] = {
 }
 
 
-@pytest.mark.parametrize("op", represented(ELEMENTWISE))
+@one_of_each_kind
 def test_gradient_is_the_same_through_every_wrapper(op: Op) -> None:
     f, x = of_x(op), ties_and_neighbours(op)
 
@@ -94,7 +95,7 @@ def test_gradient_is_the_same_through_every_wrapper(op: Op) -> None:
             np.testing.assert_allclose(found, plain, rtol=1e-6, atol=1e-7, err_msg=f"{name}, {mode} mode")
 
 
-@every_op
+@one_of_each_kind
 def test_forward_mode_through_while(op: Op) -> None:
     f, x = of_x(op), ties_and_neighbours(op)
 
@@ -108,7 +109,7 @@ def test_forward_mode_through_while(op: Op) -> None:
     np.testing.assert_array_equal(*both(x))
 
 
-@every_op
+@one_of_each_kind
 def test_value_and_grad_vjp_linearize_and_jacobians_agree(op: Op) -> None:
     f, x = of_x(op), ties_and_neighbours(op)
 
@@ -169,7 +170,14 @@ CONTEXTS = {
 }
 
 
-@pytest.mark.parametrize("op", [op for op in ELEMENTWISE if op.family == "selection" and len(op.tie_points[0]) == 2])
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(op, marks=[pytest.mark.thorough] * (op.name not in ("maximum", "fmax")))
+        for op in ELEMENTWISE
+        if op.family == "selection" and len(op.tie_points[0]) == 2
+    ],
+)
 def test_constant_operands_stay_inactive(op: Op) -> None:
     """0 and not 1/2 at a tie, although y is an array that passes through the transformation as x does."""
 
@@ -278,7 +286,7 @@ def collectives_of(program: jax.stages.Compiled) -> set[str]:
     return set(COLLECTIVES.findall(program.as_text()))
 
 
-@every_op
+@one_of_each_kind
 def test_sharded_elementwise_ops_do_not_communicate(op: Op) -> None:
     sharding = jax.sharding.NamedSharding(mesh(), P("batch"))
     whole, ones = np.linspace(-4, 4, 4 * DEVICES, dtype=np.float32), np.ones(4 * DEVICES, np.float32)
@@ -369,7 +377,7 @@ def test_float8_without_zero(op: Op) -> None:
 
 
 @pytest.mark.usefixtures("strictest_settings")
-@every_op
+@one_of_each_kind
 def test_strict_modes(op: Op) -> None:
     x = ties_and_neighbours(op)
     _, *parameters = valid_operands(op)[0]
@@ -385,7 +393,7 @@ def test_strict_modes(op: Op) -> None:
         op.function(x, *given)
 
 
-@every_op
+@one_of_each_kind
 def test_x_broadcasts_against_the_parameters(op: Op) -> None:
     _, *parameters = valid_operands(op)[0]
     if not parameters or op.name == "prelu":
