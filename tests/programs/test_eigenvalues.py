@@ -83,7 +83,7 @@ def test_groups_of_equal_eigenvalues_stay_in_their_order() -> None:
     assert jaxclamp.directional_derivative(fun, (a,), (v,)) == (27.0, -13.0)
 
 
-@pytest.mark.parametrize("function", [of_symmetric, of_singular])
+@pytest.mark.parametrize("function", [pytest.param(of_symmetric, marks=pytest.mark.thorough), of_singular])
 def test_lanes(function: Function) -> None:
     """Of matrices with ties and without, under vmap; those without have the gradients of JAX."""
     apart, equal = jnp.diag(jnp.arange(1.0, 4.0)), jnp.eye(3)

@@ -207,10 +207,15 @@ def test_every_choice_is_among_the_functions() -> None:
     assert not [own for own, rule in CHOICES_BY_FUNCTION.items() if not parts(rule) <= called.rules]
 
 
+MARKS = {
+    "torch.aminmax": [of_aminmax],
+    "norms by hand, moved about": [pytest.mark.thorough],
+    "norms by hand, of what is selected": [pytest.mark.thorough],
+}
+
+
 @pytest.mark.filterwarnings("ignore:index_reduce")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[of_aminmax] if name == "torch.aminmax" else []) for name in FUNCTIONS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in FUNCTIONS])
 def test_functions_at_ties(name: str) -> None:
     fun, *inputs = FUNCTIONS[name]
     check(fun, *inputs)
@@ -350,7 +355,9 @@ ORDERED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float64, marks=pytest.mark.thorough), torch.float32, torch.bfloat16]
+)
 @pytest.mark.parametrize("name", ORDERED)
 def test_ties_anywhere_among_four_elements(name: str, dtype: torch.dtype) -> None:
     """As of 3, 1, 1, 0, of which the two largest tie with no other, but the second is equal to the next."""

@@ -174,7 +174,15 @@ TABLE: dict[str, tuple[Function, Any, float, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", TABLE)
+SLOW = (
+    *("maximum of a norm", "maximum beside a root that stands still", "cholesky", "one matrix of two"),
+    *("poisson.logpmf", "behind an fft", "sinc, in a scan", "cond in a cond", "cond in a cond, a number on one side"),
+    *("where in a cond, a number on one side", "two steps of Adam", "a row each"),
+)
+"""Beside each of them is a shorter program of its kind."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(name, marks=[pytest.mark.thorough] * (name in SLOW)) for name in TABLE])
 def test_table(case: str) -> None:
     fun, at, along, expected = TABLE[case]
     x = jnp.array(at)
@@ -285,7 +293,7 @@ def test_in_loops_of_the_caller() -> None:
     np.testing.assert_allclose(lax.while_loop(lambda state: state[0] < 2, step, (0, jnp.zeros(3)))[1], 2 * SLOPES)
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_under_shard_map(check_vma: bool) -> None:
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     sharded, whole = jax.P("d"), jax.P()
@@ -316,20 +324,22 @@ def test_second_derivatives_within_a_piece() -> None:
     def fun(x: Any) -> Any:
         return x**3 + root(x)
 
+    second = jax.jit(lambda at: [derivative(jaxclamp.grad(fun))(at) for derivative in (jaxclamp.grad, jax.jacfwd)])
     for at, expected in ((-1.0, -6.0), (4.0, 24 - 1 / 32)):
-        np.testing.assert_allclose(jaxclamp.grad(jaxclamp.grad(fun))(at), expected, rtol=1e-6)
-        np.testing.assert_allclose(jax.jacfwd(jaxclamp.grad(fun))(at), expected, rtol=1e-6)
+        np.testing.assert_allclose(second(at), [expected] * 2, rtol=1e-6)
 
     # The program of a reverse pass has calls of `where` with several results, and with literals.
-    np.testing.assert_allclose(jaxclamp.grad(jax.grad(fun))(4.0), 24 - 1 / 32, rtol=1e-6)
-    np.testing.assert_allclose(jaxclamp.grad(jax.grad(jnp.sinc))(0.5), jax.grad(jax.grad(jnp.sinc))(0.5), rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jaxclamp.grad(jax.grad(fun)))(4.0), 24 - 1 / 32, rtol=1e-6)
+    of_sinc = jax.jit(lambda x: [grad(jax.grad(jnp.sinc))(x) for grad in (jaxclamp.grad, jax.grad)])
+    np.testing.assert_allclose(*of_sinc(0.5), rtol=1e-6)
 
     # A cotangent that is 0, and moves: (sqrt(x) - 2)**2 at 4.
     def square(x: Any) -> Any:
         return (root(x[0]) - 2) ** 2 + root(x[1])
 
     expected_rows = [[1 / 8, 0.0], [0.0, 0.0]]
-    np.testing.assert_allclose(jax.jacfwd(jaxclamp.grad(square))(jnp.array([4.0, -1.0])), expected_rows, atol=1e-6)
+    rows = jax.jit(jax.jacfwd(jaxclamp.grad(square)))(jnp.array([4.0, -1.0]))
+    np.testing.assert_allclose(rows, expected_rows, atol=1e-6)
 
 
 def test_subdifferential() -> None:
@@ -503,6 +513,7 @@ def test_no_finite_gradient_is_wrong_where_zeros_are_numbers(seed: int) -> None:
     np.testing.assert_allclose(spelled[finite], by_hand[finite], rtol=1e-4, atol=1e-4 * np.abs(by_hand).max())
 
 
+@pytest.mark.thorough
 def test_a_zero_that_wins_always_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second pass alone, believed wherever it finds a number."""
     monkeypatch.setattr(nan_gradients, "_Paths", nan_gradients._Guarded)

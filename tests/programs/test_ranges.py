@@ -195,7 +195,7 @@ COUNTS = {"clamp": 3, "selected": 3, **dict.fromkeys(("sum", "largest", "softmax
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_numbers_lie_in_their_ranges(name: str, data: st.DataObject) -> None:
     """Of operands in ranges; a number that has no value is in none."""

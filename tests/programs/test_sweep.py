@@ -483,8 +483,7 @@ QUICK = (
         "spring contact",
     ),
     *("spring contact", "triangle wave, floor", "atan2", "straight through", "custom_jvp, of two", "pure_callback"),
-    *("norms, 3, of rows", "norm, 1.5, at 0", "root mean square, in a loop", "sqrt(x^2)"),
-    *("norms under min_norm", "norm under as_of"),
+    *("norms, 3, of rows", "norm, 1.5, at 0", "sqrt(x^2)", "norm under as_of"),
 )
 EXPECTED = {
     **dict.fromkeys(PROGRAMS, "right"),

@@ -164,19 +164,19 @@ def test_transformations_of_the_gradient() -> None:
     x, v = jnp.array([0.0, 1.0, -2.0]), jnp.array([-1.0, 1.0, 1.0])
     along = jaxclamp.grad(both_sides, direction=v)
     wanted = jnp.array([0.0, 3.0, 0.0])  # left of 0, right of 1, left of 0
-    for gradient in (along, jax.jit(along), jax.checkpoint(along)):
+    for gradient in (along, jax.jit(along), jax.jit(jax.checkpoint(along))):
         np.testing.assert_array_equal(gradient(x), wanted)
-    np.testing.assert_array_equal(jax.vmap(along)(jnp.stack([x, x + 1])), [wanted, [1.0, 5.0, 0.0]])
-    by_direction = jax.vmap(lambda v: jaxclamp.grad(both_sides, direction=v)(x))(jnp.stack([v, -v]))
+    np.testing.assert_array_equal(jax.jit(jax.vmap(along))(jnp.stack([x, x + 1])), [wanted, [1.0, 5.0, 0.0]])
+    by_direction = jax.jit(jax.vmap(lambda v: jaxclamp.grad(both_sides, direction=v)(x)))(jnp.stack([v, -v]))
     np.testing.assert_array_equal(by_direction, [wanted, [-1.0, 1.0, 0.0]])
     curvature = jnp.diag(jnp.array([0.0, 2.0, 0.0]))
-    for second in (jax.jacfwd(along), jax.jacrev(along), jax.jit(jax.jacfwd(along))):
-        np.testing.assert_array_equal(second(x), curvature)
+    for second in (jax.jacfwd(along), jax.jacrev(along)):
+        np.testing.assert_array_equal(jax.jit(second)(x), curvature)
     kink_of_second_order = lambda x: relu(x) ** 2 - relu(-x) ** 2  # noqa: E731
-    assert jaxclamp.grad(jaxclamp.grad(kink_of_second_order))(0.0) == 2.0
+    assert jax.jit(jaxclamp.grad(jaxclamp.grad(kink_of_second_order)))(0.0) == 2.0
     for jumping in (lambda x: lax.rem(x + 1, 1.0) ** 3, lambda x: jnp.arctan2(x, -1.0) ** 3):
         of_piece = jaxclamp.grad(jaxclamp.grad(jumping, direction=-1.0), direction=-1.0)
-        np.testing.assert_allclose(of_piece(0.0), jax.grad(jax.grad(jumping))(-1e-6), rtol=1e-5)
+        np.testing.assert_allclose(jax.jit(of_piece)(0.0), jax.jit(jax.grad(jax.grad(jumping)))(-1e-6), rtol=1e-5)
     scanned = lax.scan(lambda c, x: (c, jaxclamp.grad(step_value)(x)), 0.0, jnp.zeros(3))[1]
     np.testing.assert_array_equal(scanned, jnp.ones(3))
 
@@ -194,11 +194,18 @@ def product_of_sizes(x: Any, y: Any) -> Any:
     "program",
     [
         lambda y, c: jnp.abs(c) * jnp.abs(y),
-        lambda y, c: lax.scan(lambda s, _: ((s[0] + jnp.abs(s[1]) * y, jnp.abs(s[1])), 0), (0.0, c), length=2)[0][0],
+        pytest.param(
+            lambda y, c: lax.scan(lambda s, _: ((s[0] + jnp.abs(s[1]) * y, jnp.abs(s[1])), 0), (0.0, c), length=2)[0][
+                0
+            ],
+            marks=pytest.mark.thorough,
+        ),
         lambda y, c: lax.cond(y > 0, lambda y, c: jnp.abs(c) * y, lambda y, c: jnp.maximum(y, c), y, c),
-        lambda y, c: product_of_sizes(c, y)[0] + y * jnp.abs(product_of_sizes(y, c)[1]),
+        pytest.param(
+            lambda y, c: product_of_sizes(c, y)[0] + y * jnp.abs(product_of_sizes(y, c)[1]), marks=pytest.mark.thorough
+        ),
         lambda y, c: y * jnp.abs(lax.stop_gradient(y) * c),
-        lambda y, c: y * jnp.sqrt(c * c),
+        pytest.param(lambda y, c: y * jnp.sqrt(c * c), marks=pytest.mark.thorough),
     ],
     ids=["abs", "scan", "cond", "jit", "stop_gradient", "norm"],
 )
@@ -256,10 +263,10 @@ def test_devices_draw_one_direction_unless_a_key_parts_them(mapped: str) -> None
 
     def by_devices(function: Callable[[jax.Array], jax.Array]) -> jax.Array:
         if mapped == "vmap":
-            return jax.vmap(function, axis_name="device")(jnp.zeros((2, 1))).ravel()
+            return jax.jit(jax.vmap(function, axis_name="device"))(jnp.zeros((2, 1))).ravel()
         mesh = jax.make_mesh((2,), ("device",), axis_types=(jax.sharding.AxisType.Auto,))
         at = PartitionSpec("device")
-        return jax.shard_map(function, mesh=mesh, in_specs=at, out_specs=at)(jnp.zeros(2))
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=at, out_specs=at))(jnp.zeros(2))
 
     def of_its_own(x: jax.Array) -> Any:
         return jaxclamp.grad(difference, key=jax.random.fold_in(jax.random.key(0), lax.axis_index("device")))(x)
@@ -332,7 +339,9 @@ def test_structures_and_numbers_of_arguments() -> None:
     assert jaxclamp.directional_derivative(lambda x: x["a"] * 2, [{"a": 1.0}], [{"a": 3.0}]) == (2.0, 6.0)
 
 
-@pytest.mark.parametrize("dtype", ["float8_e5m2", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["float8_e5m2", *(pytest.param(d, marks=pytest.mark.thorough) for d in ("float16", "bfloat16")), "float32"]
+)
 def test_dtypes(dtype: str) -> None:
     """The direction is drawn in the dtype of each leaf; gradients have it too."""
     x = {"a": jnp.zeros(3, dtype), "b": jnp.zeros((), "float32")}
