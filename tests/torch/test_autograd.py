@@ -154,7 +154,14 @@ def test_modes() -> None:
         smooth(y, w)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        torch.bfloat16,
+        *(pytest.param(d, marks=pytest.mark.thorough) for d in (torch.float16, torch.float64)),
+    ],
+)
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_autocast(op: Op, dtype: torch.dtype) -> None:
     given = arguments(op, dtype)

@@ -78,7 +78,11 @@ def in_layout(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @LAYOUT
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, *(pytest.param(dtype, marks=pytest.mark.thorough) for dtype in (torch.float64, torch.bfloat16))],
+    ids=str,
+)
 def test_layout_of_the_input(name: str, dtype: torch.dtype) -> None:
     shape, layout = LAYOUTS[name]
     results = []

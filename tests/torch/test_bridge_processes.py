@@ -109,6 +109,7 @@ def test_fork_after_jax_has_started() -> None:
     assert rest == ""
 
 
+@pytest.mark.thorough
 def test_fork_before_jax_has_started() -> None:
     call = "interop.relu(x).sum().backward(); print(x.grad.count_nonzero().item(), interop.torch_to_jax(x.grad).shape)"
     assert output("-c", FORK.format(before="", calls=[call])) == f"{call}\n0 (200000,)\nends with 0\n"

@@ -82,7 +82,7 @@ WAYS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 }
 """The functions that are called, and what is done to the program."""
 FEW = ("amax",)
-"""Those that `make test` compiles: a program of all takes minutes."""
+"""A program of all takes minutes."""
 product = [
     pytest.param(dtype, way, id=f"{str(dtype)[6:]}-{way}", marks=pytest.mark.thorough)
     for dtype in DTYPES
@@ -107,6 +107,7 @@ def assert_whole(name: str, sums: Tensor, dtype: torch.dtype) -> None:
     torch.testing.assert_close(sums, whole, rtol=4 * torch.finfo(dtype).eps, atol=0, msg=lambda m: f"{name}: {m}")
 
 
+@pytest.mark.thorough
 def test_the_weights_of_a_slice_sum_to_1() -> None:
     assert_weights_of_slices(FEW, torch.bfloat16, "native")
 

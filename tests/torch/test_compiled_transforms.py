@@ -62,10 +62,18 @@ WAYS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 """What is compiled of a function, and what is asked of that."""
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "function", [operands, bridged, *(pytest.param(f, marks=pytest.mark.thorough) for f in (rows, kinks))]
-)
+QUICK = {
+    operands: ("of a gradient", "each of a batch", "hessian"),
+    bridged: ("gradient", "of a batch, behind", "forward mode"),
+}
+CASES = [
+    pytest.param(f, way, id=f"{f.__name__}-{way}", marks=[pytest.mark.thorough] * (way not in QUICK.get(f, ())))
+    for f in (operands, bridged, rows, kinks)
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("function", "way"), CASES)
 def test_as_eager_code(function: Callable[[Tensor], Tensor], way: str) -> None:
     torch._dynamo.reset()
     within, around = WAYS[way]

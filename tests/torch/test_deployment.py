@@ -74,7 +74,7 @@ def value_and_gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple
     return y.detach(), torch.autograd.grad(y.sum(), x)[0]
 
 
-@pytest.mark.parametrize("ties", [None, "inclusive"])
+@pytest.mark.parametrize("ties", [None, pytest.param("inclusive", marks=pytest.mark.thorough)])
 def test_compiled_without_a_break(ties: Any) -> None:
     """``fullgraph=True`` refuses what is not in the graph."""
     torch._dynamo.reset()
@@ -87,7 +87,7 @@ def test_compiled_without_a_break(ties: Any) -> None:
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.thorough)])
 def test_compiled_under_the_mode(backend: Any) -> None:
     torch._dynamo.reset()
     model = Functions()
@@ -109,7 +109,7 @@ def bends(x: Tensor, slope: float, width: float) -> Tensor:
     return bent + native.softshrink(x, width) + native.hardshrink(x, width)
 
 
-@pytest.mark.parametrize("function", [clamps, bends])
+@pytest.mark.parametrize("function", [pytest.param(clamps, marks=pytest.mark.thorough), bends])
 def test_numbers_as_arguments_of_a_compiled_function(function: Callable[..., Tensor]) -> None:
     """With ``dynamic=True`` the graph has symbols for them."""
     torch._dynamo.reset()
@@ -126,7 +126,7 @@ class ClampedByElements(nn.Module):
         return clamps(x, low.item(), high.item())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, pytest.param(torch.float16, marks=pytest.mark.thorough)])
 def test_bounds_that_are_elements_of_tensors(dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     model, bounds = ClampedByElements(), (torch.tensor(0, dtype=dtype), torch.tensor(1, dtype=dtype))
@@ -282,7 +282,8 @@ WITHOUT_JAXCLAMP = """
 """
 
 
-@pytest.mark.parametrize("kind", ["export", pytest.param("trace", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["export", "trace"])
 def test_loaded_where_jaxclamp_is_not_installed(kind: str, tmp_path: Path) -> None:
     model, x = converted().eval(), images()
     torch.save((x, model(x).detach()), tmp_path / "xy.pt")
@@ -368,6 +369,7 @@ def test_weights_go_back_to_the_native_model() -> None:
     assert torch.equal(plain(images()), model(images()))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")  # of the exporter, about itself
 def test_onnx(tmp_path: Path) -> None:
     model, x = converted().eval(), images()

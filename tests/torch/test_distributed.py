@@ -169,16 +169,13 @@ def test_ties_are_counted_over_all_shards(tmp_path: Path) -> None:
 
 QUICK = {
     *(
-        "clamp",
         "clamp_",
         "maximum",
-        "leaky_relu",
-        "prelu",
         "amax",
         "max_with_indices",
         "max_pool2d",
     ),  # one of each kind
-    *("relu6", "hardswish", "hardsigmoid", "hardshrink", "softshrink"),  # of which torch differentiates no parts
+    "hardsigmoid",  # of which torch differentiates no parts
 }
 
 

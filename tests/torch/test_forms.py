@@ -149,7 +149,10 @@ def test_out_may_be_an_argument_and_is_resized() -> None:
 
 
 @pytest.mark.parametrize("ceil_mode", [False, True])
-@pytest.mark.parametrize("window", [(2,), (3, 2), (3, 2, 1), (2, 3, 0, 2), (2, 3, 1)])
+@pytest.mark.parametrize(
+    "window",
+    [(2,), (3, 2, 1), (2, 3, 0, 2), *(pytest.param(w, marks=pytest.mark.thorough) for w in ((3, 2), (2, 3, 1)))],
+)
 @pytest.mark.parametrize("dims", [1, 2])
 def test_pools(dims: int, window: tuple[int, ...], ceil_mode: bool) -> None:
     """Values, indices and, without ties, gradients as in torch, whatever the last window reaches over."""

@@ -127,8 +127,18 @@ def at_tie(scale: Any, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return (torch.tensor([0.75, -1.25, -1.25, 1.5]) * torch.as_tensor(scale)).to(dtype).requires_grad_()
 
 
-@pytest.mark.parametrize("size", SCALES)
-@pytest.mark.parametrize("scale", [*SCALES, (1e6, 1e-6, 1e-6, 1.0)], ids=str)
+SEVERAL = (1e6, 1e-6, 1e-6, 1.0)
+QUICK = [(1e6, 1e-6), (1e-6, 1e6), (SEVERAL, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("scale", "size"),
+    [
+        pytest.param(scale, size, id=f"{scale}-{size}", marks=[pytest.mark.thorough] * ((scale, size) not in QUICK))
+        for size in SCALES
+        for scale in (*SCALES, SEVERAL)
+    ],
+)
 def test_scales(scale: Any, size: float) -> None:
     """The same verdicts in all scales: at a tie, and of entries that are wrong by 1 %."""
     x = at_tie(np.exp2(np.round(np.log2(scale))))
@@ -140,7 +150,7 @@ def test_scales(scale: Any, size: float) -> None:
         assert [verdict.entries for verdict in report.failures] == [(f"inputs[0][{entry}]",)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.thorough), torch.bfloat16], ids=str)
 def test_scales_in_narrow_dtypes(dtype: torch.dtype) -> None:
     """An entry with twice its gradient is told; rounding is not an error."""
     for scale, size in itertools.product((2.0**-20, 2.0**20), repeat=2):

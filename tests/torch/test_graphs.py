@@ -27,7 +27,6 @@ from tests.support.representatives import represented
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 Tensor = torch.Tensor
-every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 TIED = torch.tensor([-1.0, 0.0, 3.0, 6.0, 7.0])
 
 
@@ -271,6 +270,7 @@ def test_strict_export_is_refused() -> None:
         torch.export.export(Module(), (TIED,), strict=True)
 
 
+@pytest.mark.thorough
 def test_compiled_backward_pass_of_an_eager_call() -> None:
     x = TIED.clone().requires_grad_()
     y = interop.clamp(x, 0.0, 6.0).sum()
@@ -307,7 +307,7 @@ def test_opcheck() -> None:
 # Meta tensors.
 
 
-@every_op
+@pytest.mark.parametrize("op", represented(OPS.values()))
 def test_meta(op: Op) -> None:
     """Shapes, dtypes and gradients without data, as of the op on data."""
     x, *rest = arguments(op, torch.float32)
@@ -341,7 +341,7 @@ def test_meta_calls_leave_nothing_behind() -> None:
     assert len(graph._CALLS) == before
 
 
-of_each_backend = pytest.mark.parametrize("backend", ["torch", "jax"])
+of_each_backend = pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.thorough)])
 
 X = torch.tensor([[-1.0, 0.5, 3.0, 2.0]])
 
@@ -387,7 +387,7 @@ WITH_NONE: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["none", "torch", "jax"])
+@pytest.mark.parametrize("backend", ["none", "torch", pytest.param("jax", marks=pytest.mark.thorough)])
 def test_none_in_a_compiled_function(backend: Any) -> None:
     """Dynamo refuses None among the arguments of what it does not look into."""
 

@@ -30,6 +30,14 @@ LAYOUTS: dict[str, Layout] = {
     "expanded": lambda x: x[:, :1].expand(x.shape),
 }
 LAYOUT = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+QUICK = ("row-major", "channels last", "gaps", "expanded")
+FEW_LAYOUTS = pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, id=name, marks=[pytest.mark.thorough] * (name not in QUICK))
+        for name, layout in LAYOUTS.items()
+    ],
+)
 CHANNELS_LAST = LAYOUTS["channels last"]
 
 
@@ -210,7 +218,7 @@ def test_result_can_be_changed_in_place(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.thorough)])
-@LAYOUT
+@FEW_LAYOUTS
 def test_compiled(layout: Layout, dynamic: bool) -> None:
     torch._dynamo.reset()
 
@@ -233,7 +241,7 @@ def test_compiled_for_sizes_that_depend_on_data() -> None:
         assert torch.equal(compiled(x, mask), torch.relu(x[mask].T))
 
 
-@LAYOUT
+@FEW_LAYOUTS
 def test_opcheck(layout: Layout) -> None:
     """What torch's compiler is told of the strides is what it gets."""
     x = layout(values(*SHAPE))

@@ -19,9 +19,11 @@ from interop._torch.private_api import function_modes
 from interop._transforms.min_norm import Backend
 from jaxclamp import CONVENTIONS, OPS, Op
 from tests.support.calls import arguments
+from tests.support.representatives import thorough
 
 Tensor = torch.Tensor
 BACKENDS = get_args(Backend)
+FEW = [pytest.param(c, marks=[pytest.mark.thorough] * (c not in ("min_norm", "balanced"))) for c in CONVENTIONS]
 by_both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -59,8 +61,14 @@ def test_all_names_are_tested() -> None:
     assert all(any(further in name for further in FURTHER) for name in others)
 
 
-@by_both_backends
-@pytest.mark.parametrize("name", OF_OPS)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(name, backend, id=f"{name}-{backend}", marks=thorough(behind(name).name) * (backend == "jax"))
+        for name in OF_OPS
+        for backend in BACKENDS
+    ],
+)
 def test_intercepted(name: str, backend: Backend) -> None:
     function, op = at(name), behind(name)
     x, *rest = arguments(op)
@@ -151,7 +159,7 @@ def test_nesting_and_conventions() -> None:
 
 
 @by_both_backends
-@pytest.mark.parametrize("ties", CONVENTIONS)
+@pytest.mark.parametrize("ties", FEW)
 def test_conventions(ties: str, backend: Backend) -> None:
     """They govern every op that takes one, the activations with built-in bounds too."""
     with min_norm(ties=ties, backend=backend):
@@ -163,7 +171,7 @@ def test_conventions(ties: str, backend: Backend) -> None:
         assert gradient(torch.abs, TIED).tolist() == [-1, 0, 0, 1, 1, 1]
 
 
-@pytest.mark.parametrize("ties", CONVENTIONS)
+@pytest.mark.parametrize("ties", FEW)
 def test_conventions_mean_the_same_in_both_frameworks(ties: str) -> None:
     for in_torch, in_jax in ((functional.relu6, jax.nn.relu6), (functional.relu, jax.nn.relu)):
         with min_norm(ties=ties):
@@ -428,6 +436,7 @@ def test_a_compiled_block_around_code_that_is_not_compiled() -> None:
     assert gradient(clamped, TIED).tolist() == NATIVE
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, of an autograd.Function
 def test_a_compiled_function_in_several_blocks() -> None:
     torch._dynamo.reset()

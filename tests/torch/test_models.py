@@ -54,7 +54,7 @@ def of_flax() -> tuple[Any, Callable[..., jax.Array]]:
     return params, loss
 
 
-@pytest.mark.parametrize("make", [of_equinox, of_flax])
+@pytest.mark.parametrize("make", [pytest.param(of_equinox, marks=pytest.mark.thorough), of_flax])
 def test_trained_by_a_torch_optimizer(make: Callable[[], tuple[Any, Callable[..., jax.Array]]]) -> None:
     """Every leaf goes the way that optax takes it."""
     params, loss = make()

@@ -141,7 +141,11 @@ def test_blocks_in_channels_last_share_by_count(
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("window", [(5, 1, 2), (2,), (3, 2, 1), (4, 4), (3, 1, 0, 2)], ids=str)
+@pytest.mark.parametrize(
+    "window",
+    [(5, 1, 2), (2,), (3, 2, 1), *(pytest.param(w, marks=pytest.mark.thorough) for w in ((4, 4), (3, 1, 0, 2)))],
+    ids=str,
+)
 @pytest.mark.parametrize("way", ["by index", "by slices", pytest.param("compiled", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("height", [8, pytest.param(9, marks=pytest.mark.thorough)])
 def test_windows_with_nan_and_infinities(
@@ -172,7 +176,7 @@ def test_windows_with_nan_and_infinities(
 
 
 @pytest.mark.usefixtures("ways")
-@pytest.mark.parametrize("counts", [3, 4, 1, 9], ids="to_{}".format)
+@pytest.mark.parametrize("counts", [3, 4, 1, pytest.param(9, marks=pytest.mark.thorough)], ids="to_{}".format)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_adaptive_pools_share_by_count(dims: int, counts: int) -> None:
     """7 and 5 elements in windows of different sizes, 6 in equal ones; 9 windows have elements in common."""

@@ -212,7 +212,7 @@ def test_gradients_are_those_of_jax(name: str, dtype: str) -> None:
     wrong = []
     for x, given in at_special_values(name, DTYPES[dtype]):
         for ties in CONVENTIONS if OPS[name].has_conventions and dtype == "float32" else (None,):
-            for cotangent in (1.0, -2.0, 0.0):
+            for cotangent in (-2.0, 0.0):
                 found, expected = (
                     gradients_of(functions[name], x, given, cotangent, ties) for functions in (NATIVE, TORCH_OPS)
                 )

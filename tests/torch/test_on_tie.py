@@ -40,7 +40,11 @@ def agree(op: Op, x: torch.Tensor, *parameters: Any) -> None:
     np.testing.assert_array_equal(found, expected, err_msg=f"{op.name}{(x, *parameters)}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(d, marks=[pytest.mark.thorough] * (d in (torch.float16, torch.float64))) for d in DTYPES],
+    ids=str,
+)
 @pytest.mark.parametrize("op", ELEMENTWISE)
 def test_elementwise(op: Op, dtype: torch.dtype) -> None:
     with jax.enable_x64(dtype is torch.float64):
@@ -96,8 +100,19 @@ def test_extrema_along_several_axes(axis: Any) -> None:
     agree(OPS["amax"], torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("window", [(2,), (3, 2, 1), (3, 1, 1), (2, 2, 0, 2), (3, 2, 0, 1, True), (5, 1, 2)], ids=str)
-@pytest.mark.parametrize("shape", [(2, 3, 9, 8), (40, 3, 17, 16)], ids=["few", "many"])
+FEW, MANY = (2, 3, 9, 8), (40, 3, 17, 16)
+WINDOWS = ((2,), (3, 2, 1), (3, 1, 1), (2, 2, 0, 2), (3, 2, 0, 1, True), (5, 1, 2))
+QUICK = [(FEW, (3, 2, 1)), (FEW, (2, 2, 0, 2)), (FEW, (3, 2, 0, 1, True)), (MANY, (2,)), (MANY, (5, 1, 2))]
+
+
+@pytest.mark.parametrize(
+    ("shape", "window"),
+    [
+        pytest.param(s, w, id=f"{name}-{w}", marks=[pytest.mark.thorough] * ((s, w) not in QUICK))
+        for name, s in {"few": FEW, "many": MANY}.items()
+        for w in WINDOWS
+    ],
+)
 def test_pools(window: tuple[Any, ...], shape: tuple[int, ...]) -> None:
     agree(OPS["max_pool2d"], drawn(*shape), *window)
     agree(OPS["max_pool1d"], drawn(*shape[1:]), *window)

@@ -16,10 +16,15 @@ from tests.torch.bridged import FLOATS, INTEGERS, ONES, points
 
 pytestmark = pytest.mark.usefixtures("float32")
 
-PROMOTED = (torch.bool, *INTEGERS, *FLOATS)
+QUICK = (torch.bool, torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float32)
+PROMOTED = [
+    pytest.param(dtype, marks=[pytest.mark.thorough] * (dtype not in QUICK))
+    for dtype in (torch.bool, *INTEGERS, *FLOATS)
+]
+SWAPPED_OR_ALIKE = [pytest.param(dims, marks=pytest.mark.thorough) for dims in ((0, 1), (0, 0))]
 
 
-@pytest.mark.parametrize("dims", [(1, 1), (1, 0), (0, 1), (0, 0)], ids=str)
+@pytest.mark.parametrize("dims", [(1, 1), (1, 0), *SWAPPED_OR_ALIKE], ids=str)
 @pytest.mark.parametrize("second", PROMOTED, ids=str)
 @pytest.mark.parametrize("first", PROMOTED, ids=str)
 def test_promotion_of_tensors(first: torch.dtype, second: torch.dtype, dims: tuple[int, int]) -> None:
@@ -34,12 +39,12 @@ def test_promotion_of_tensors(first: torch.dtype, second: torch.dtype, dims: tup
 @pytest.mark.parametrize(
     "bounds",
     [
-        (1, 2),
-        (0.5, 2.5),
+        pytest.param((1, 2), marks=pytest.mark.thorough),
+        pytest.param((0.5, 2.5), marks=pytest.mark.thorough),
         (1, 2.5),
         (0.5, None),
-        (None, 2),
-        (True, None),
+        pytest.param((None, 2), marks=pytest.mark.thorough),
+        pytest.param((True, None), marks=pytest.mark.thorough),
         (torch.tensor(1.0), None),
         (torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), None),
         (torch.tensor(1), torch.tensor([2.0, 2.0, 1.0], dtype=torch.float16)),

@@ -154,8 +154,8 @@ def pools() -> list[Any]:
     two = [(jaxclamp.max_pool2d, functional.max_pool2d, w, (2, 3, 4, 5)) for w in WINDOWS_2D]
     tiles = [(jaxclamp.max_pool2d, functional.max_pool2d, w, (2, 3, 10, 8)) for w in (((5, 4),), ((5, 8), None, 0, 1))]
     return [
-        # Of the first tile, a compiled program takes as long as all others together.
-        pytest.param(*case, id=f"{case[0].__name__}{case[2]}", marks=[pytest.mark.thorough] * (case is tiles[0]))
+        # Of large tiles, compiled programs take as long as all others together.
+        pytest.param(*case, id=f"{case[0].__name__}{case[2]}", marks=[pytest.mark.thorough] * (case in tiles))
         for case in one + two + tiles
     ]
 
@@ -186,7 +186,7 @@ def test_pools(pool: Callable[..., Any], native: Callable[..., Any], window: Any
         np.testing.assert_allclose(row, expected, atol=1e-3, err_msg=f"output {output}")
 
 
-@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2)])
+@pytest.mark.parametrize("shape", [pytest.param((4,), marks=pytest.mark.thorough), (4, 3), (4, 3, 2)])
 def test_prelu_by_channel_as_in_torch(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=shape).astype(np.float32)
@@ -226,7 +226,7 @@ def test_int_bounds_do_not_compile_anew() -> None:
     assert compilations() > before
 
 
-@pytest.mark.parametrize("name", ["amax", "amin"])
+@pytest.mark.parametrize("name", ["amax", pytest.param("amin", marks=pytest.mark.thorough)])
 def test_amax_of_integers(name: str) -> None:
     """To find the dtype of the result, a scalar stood for the tensor, and no axis but the first was in range."""
     for shape in ((), (3,), (3, 2, 1, 2)):
