@@ -74,7 +74,7 @@ def of_torch(images: Any) -> Any:
     return images.transpose(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("jax_first", [True, False])
+@pytest.mark.parametrize("jax_first", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_a_right_port_agrees(jax_first: bool) -> None:
     comparison = compared(Port(), jax_first=jax_first)
     assert comparison.agree, comparison
@@ -98,7 +98,10 @@ BUGS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+QUICK = ("no activation", "another activation", "a gradient")
+
+
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[pytest.mark.thorough] * (bug not in QUICK)) for bug in BUGS])
 def test_a_bug_is_named_where_it_is(bug: str) -> None:
     changed, place = BUGS[bug]
     comparison = compared(Port(**changed), jax_first=True)
@@ -128,6 +131,7 @@ def test_layers_with_others_in_them() -> None:
     assert blamed(against(torch.nn.GELU())) == ("0", "0.inner", None)
 
 
+@pytest.mark.thorough
 def test_ties_within_a_layer_are_ties() -> None:
     integers = np.random.default_rng(0).integers(-1, 2, (8, 4)).astype(F32)
     first = torch.nn.Sequential(active(torch.nn.Linear(4, 4), torch.nn.functional.hardtanh), torch.nn.Linear(4, 2))

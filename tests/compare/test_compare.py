@@ -405,7 +405,7 @@ def test_a_function_that_differentiates_is_compared_by_what_it_differentiates() 
 
 
 @pytest.mark.usefixtures("seeded")
-@pytest.mark.parametrize("rate", [0.5, 0.0])
+@pytest.mark.parametrize("rate", [0.5, pytest.param(0.0, marks=pytest.mark.thorough)])
 def test_random_numbers_of_both_frameworks_are_told_from_bugs(rate: float) -> None:
     """A draw that changes nothing makes nothing random."""
 

@@ -26,6 +26,12 @@ F32 = np.float32
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
+QUICK = (
+    *("momentum", "initial statistics", "missing activation", "bound of a clamp", "dropout scale"),
+    *("layer-norm axis", "transposed kernel"),
+)
+"""Bugs in numbers that are kept, in a function, in its settings, in axes and in parameters."""
+
 
 @pytest.fixture(scope="class")
 def answered_once() -> Iterator[None]:
@@ -79,7 +85,9 @@ class TestOfNetworkAndPort:
         (key,) = [pair for pair in comparison.layers if pair.first.path == "Attention_0.key"]
         assert key.finding(gradients=True) == "rounding"
 
-    @pytest.mark.parametrize("bug", BUGS)
+    @pytest.mark.parametrize(
+        "bug", [pytest.param(bug, marks=[pytest.mark.thorough] * (bug not in QUICK)) for bug in BUGS]
+    )
     def test_a_bug_is_named_at_its_layer(self, bug: str) -> None:
         port, given = Port(bug).eval(), {}
         if bug == "momentum":
@@ -245,11 +253,21 @@ def with_dropout(activation: torch.nn.Module, rate: float) -> torch.nn.Sequentia
     return torch.nn.Sequential(torch.nn.Linear(4, 4), activation, torch.nn.Dropout(rate), torch.nn.Linear(4, 2))
 
 
-def test_dropout_is_random_and_no_bug() -> None:
-    port = with_dropout(torch.nn.Tanh(), 0.5)
-    torch.manual_seed(1)  # seeding with the same number would draw the same numbers
-    state = torch.get_rng_state()
-    evaluated = copy.deepcopy(port).eval()
+def assert_random(first: Any, second: Any, call: Any, sides: tuple[int, ...]) -> None:
+    comparison = compare_models(first, second, X, calls=(None, call))
+    cause = comparison.cause
+    assert cause is not None
+    assert (cause.finding, cause.layer.first.path, cause.is_gradient) == ("random", "2", False)
+    assert {part.random_in for part in cause.parts} == {sides}
+    assert "It cannot be judged, as it is random there: with other random numbers," in comparison.verdict
+    assert "deterministic=True in linen" in comparison.verdict
+    with pytest.raises(AssertionError, match="random"):
+        comparison.assert_agree(allow=["ties"])
+
+
+@pytest.mark.thorough
+def test_dropout_of_nnx_and_of_equinox_is_random() -> None:
+    port = with_dropout(torch.nn.Tanh(), 0.5).eval()
     keys = jax.random.split(jax.random.key(0), 5)
     of_equinox = EquinoxWithDropout(
         eqx.nn.Linear(4, 4, key=keys[0]), eqx.nn.Dropout(0.5), eqx.nn.Linear(4, 2, key=keys[1])
@@ -258,22 +276,18 @@ def test_dropout_is_random_and_no_bug() -> None:
     def with_keys(model: Any, x: jax.Array) -> jax.Array:
         return jax.vmap(model)(x, keys[2:])
 
-    for first, second, call, sides in (
-        (port, WithDropout(0.5), None, (0, 1)),
-        (evaluated, WithDropout(0.5), None, (1,)),
-        (port, WithDropout(0.0), None, (0,)),
-        (evaluated, NnxWithDropout(), None, (1,)),
-        (evaluated, of_equinox, with_keys, (1,)),
-    ):
-        comparison = compare_models(first, second, X, calls=(None, call))
-        cause = comparison.cause
-        assert cause is not None
-        assert (cause.finding, cause.layer.first.path, cause.is_gradient) == ("random", "2", False)
-        assert {part.random_in for part in cause.parts} == {sides}
-        assert "It cannot be judged, as it is random there: with other random numbers," in comparison.verdict
-        assert "deterministic=True in linen" in comparison.verdict
-        with pytest.raises(AssertionError, match="random"):
-            comparison.assert_agree(allow=["ties"])
+    assert_random(port, NnxWithDropout(), None, (1,))
+    assert_random(port, of_equinox, with_keys, (1,))
+
+
+def test_dropout_is_random_and_no_bug() -> None:
+    port = with_dropout(torch.nn.Tanh(), 0.5)
+    torch.manual_seed(1)  # seeding with the same number would draw the same numbers
+    state = torch.get_rng_state()
+    evaluated = copy.deepcopy(port).eval()
+    assert_random(port, WithDropout(0.5), None, (0, 1))
+    assert_random(evaluated, WithDropout(0.5), None, (1,))
+    assert_random(port, WithDropout(0.0), None, (0,))
     assert compare_models(evaluated, WithDropout(0.0), X).agree
     assert compare_models(port, copy.deepcopy(port), X).agree  # both draw the same numbers
     assert torch.equal(torch.get_rng_state(), state)
@@ -295,7 +309,7 @@ def test_nan_on_both_sides_is_named() -> None:
     assert "NaN" not in compare_models(first[0], second[0], np.ones((2, 4), np.float32)).verdict
 
 
-@pytest.mark.parametrize("rate", [0.5, 0.0])
+@pytest.mark.parametrize("rate", [0.5, pytest.param(0.0, marks=pytest.mark.thorough)])
 def test_a_bug_before_dropout_is_a_bug(rate: float) -> None:
     comparison = compare_models(with_dropout(torch.nn.Sigmoid(), rate), WithDropout(rate), X)
     assert comparison.cause is not None
@@ -463,6 +477,7 @@ class ClampedInJax(nn.Module):
         return nn.relu6(nn.BatchNorm(use_running_average=False, momentum=0.9, name="norm")(x))
 
 
+@pytest.mark.thorough
 def test_ties_are_no_bug_where_a_batch_norm_trains() -> None:
     """Its unbiased variance differs, too; a wrong momentum is graver than ties."""
     port = Clamped(between_0_and_6)
@@ -511,6 +526,7 @@ class Convolutions(nn.Module):
         return nn.Conv(4, (3,))(jnp.tanh(nn.Conv(4, (3,))(x)))
 
 
+@pytest.mark.thorough
 def test_a_transposition_is_not_hidden() -> None:
     """A square of scores has the same shape transposed; so have images as long as they have channels."""
     x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(F32)
@@ -546,7 +562,7 @@ class KeepsScale(torch.nn.Module):
         return self.dense(x) * self.scale
 
 
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_first", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_a_parameter_that_one_model_trains_is_noted(is_first: bool) -> None:
     models = (TrainsScale(), KeepsScale()) if is_first else (KeepsScale(), TrainsScale())
     comparison = compare_models(*models, np.linspace(-1, 1, 20, dtype=F32).reshape(5, 4))
@@ -580,7 +596,7 @@ class Rectified(torch.nn.Module):
         return self.second(hidden).relu()
 
 
-@pytest.mark.parametrize("library", ["equinox", "linen"])
+@pytest.mark.parametrize("library", [pytest.param("equinox", marks=pytest.mark.thorough), "linen"])
 def test_ties_are_those_of_the_cause(library: str) -> None:
     """The relu behind the second layer is on ties too, in both models, and is no part of the cause."""
     port, rng = Rectified(), np.random.default_rng(0)

@@ -157,7 +157,7 @@ def test_a_bias_before_a_normalization() -> None:
     assert findings(comparison)["gradient[1]"] == "rounding"
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, F32])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, pytest.param(np.float16, marks=pytest.mark.thorough), F32])
 @pytest.mark.parametrize(
     ("of_jax", "of_torch", "b", "finding"),
     [
@@ -305,7 +305,9 @@ def shifted(x: Any) -> Any:
     return normalized_otherwise(x) + 1e-6
 
 
-@pytest.mark.parametrize("length", [7, 8])  # 6 rows JAX 0.10.0 rounds in another way under min_norm
+@pytest.mark.parametrize(
+    "length", [7, pytest.param(8, marks=pytest.mark.thorough)]
+)  # 6 rows JAX 0.10.0 rounds in another way under min_norm
 def test_values_that_are_rounding_alone(length: int, tmp_path: Path) -> None:
     x = np.full((length, 3), 0.1, F32)
     frameworks: Any = ("jax", "torch")

@@ -169,9 +169,9 @@ def keras_upsampling() -> Any:
     ("model", "groups"),
     [
         (LinenUpsampling, 1),
-        (nnx_upsampling, 1),
+        pytest.param(nnx_upsampling, 1, marks=pytest.mark.thorough),
         (equinox_upsampling, 2),
-        (haiku_upsampling, 1),
+        pytest.param(haiku_upsampling, 1, marks=pytest.mark.thorough),
         (keras_upsampling, 1),
     ],
 )
@@ -194,7 +194,7 @@ class Noisy(nn.Module):
         return nn.Dense(3, kernel_init=sharded)(x) + 0.0 * jax.random.normal(self.make_rng("noise"))
 
 
-@pytest.mark.parametrize("is_bound", [True, False])
+@pytest.mark.parametrize("is_bound", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_boxes_and_names_of_random_numbers_in_linen(is_bound: bool) -> None:
     model, port = Noisy(), torch.nn.Linear(4, 3)
     models = (model.bind(model.init(jax.random.key(0), X)), port) if is_bound else (port, model)
@@ -229,7 +229,7 @@ class Permuted(nn.Module):
         return nn.Dense(3)(x)[:, order.value] * calls.value.astype(x.dtype)
 
 
-@pytest.mark.parametrize("is_bound", [True, False])
+@pytest.mark.parametrize("is_bound", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_integers_among_the_variables_of_linen(is_bound: bool) -> None:
     """They are no parameters: a model that is not bound has those that it is initialized to."""
     model, port = Permuted(), torch.nn.Linear(4, 3)
@@ -263,7 +263,7 @@ def test_a_layer_that_haiku_makes_in_a_constructor() -> None:
     assert [pair.first.name for pair in comparison.mapping.pairs] == ["net.layer.b", "net.layer.w"]
 
 
-@pytest.mark.parametrize("is_bound", [True, False])
+@pytest.mark.parametrize("is_bound", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_what_a_function_of_haiku_keeps(is_bound: bool) -> None:
     hk = pytest.importorskip("haiku", reason="Haiku is not installed: it is in the extra test")
 

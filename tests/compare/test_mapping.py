@@ -38,7 +38,9 @@ def test_fused_and_split_projections() -> None:
     assert comparison.mapping.as_override()["query.weight"] == "MultiHeadDotProductAttention_0.query.kernel"
 
 
-@pytest.mark.parametrize("style", ["{}_proj", "to_{}", "w{}"])
+@pytest.mark.parametrize(
+    "style", [*(pytest.param(style, marks=pytest.mark.thorough) for style in ("{}_proj", "to_{}")), "w{}"]
+)
 def test_names_of_projections_tell_in_whichever_order_they_run(style: str) -> None:
     """Their shapes are the same."""
     names = {role: style.format(role[0]) for role in ("value", "query", "key")}
@@ -93,6 +95,7 @@ class PortedShortcut(torch.nn.Module):
         return x
 
 
+@pytest.mark.thorough
 def test_shortcuts_may_run_before_and_behind_their_blocks() -> None:
     comparison = compare_models(PortedShortcut(), Shortcut(), X)
     assert comparison.agree, comparison
@@ -219,6 +222,7 @@ class TakesChannelsFirst(nn.Module):
         return nn.Conv(4, (3, 3), name="0")(jnp.moveaxis(x, 1, -1)).mean((1, 2))
 
 
+@pytest.mark.thorough
 def test_layouts_of_inputs_that_are_usual_in_the_other_library() -> None:
     """The gradient of the input alone tells the bug."""
     port = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1))
@@ -257,7 +261,7 @@ class OfOneShape(nn.Module):
 
 
 @pytest.mark.parametrize("jax_first", [True, False])
-@pytest.mark.parametrize("axes", [1, 2])
+@pytest.mark.parametrize("axes", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_as_many_places_as_channels(axes: int, jax_first: bool) -> None:
     """A convolution with a window of 1 is a dense layer."""
     convolution = (torch.nn.Conv1d, torch.nn.Conv2d)[axes - 1]

@@ -250,7 +250,7 @@ class Strict(torch.nn.Module):
         return self.norm(self.dense(x))
 
 
-@pytest.mark.parametrize("model", [Recurrent, Strict])
+@pytest.mark.parametrize("model", [pytest.param(Recurrent, marks=pytest.mark.thorough), Strict])
 def test_a_model_that_cannot_be_run_in_float64(model: Any) -> None:
     x = np.stack([X, 2 * X])
     first = model()
@@ -567,10 +567,13 @@ class Output(OrderedDict[str, Any]):
             self[name] = getattr(self, name)
 
 
-KINDS = [dict, OrderedDict, functools.partial(defaultdict, list), Fields, Output]
+THOROUGH = [
+    pytest.param(kind, marks=pytest.mark.thorough) for kind in (OrderedDict, functools.partial(defaultdict, list))
+]
+KINDS = [dict, *THOROUGH, Fields, Output]
 
 
-@pytest.mark.parametrize("of_jax", [dict, OrderedDict, FieldsOfJax])
+@pytest.mark.parametrize("of_jax", [dict, pytest.param(OrderedDict, marks=pytest.mark.thorough), FieldsOfJax])
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_with_names_are_paired_by_name(kind: Any, of_jax: Any) -> None:
     """JAX sorts the keys of a dict and of no other; torch sorts none. The model gets what it returned, in its order."""
@@ -622,7 +625,7 @@ class Normalizing(nn.Module):
 
 
 @pytest.mark.parametrize("jax_first", [True, False])
-@pytest.mark.parametrize("momentum", [0.9, 0.8])
+@pytest.mark.parametrize("momentum", [pytest.param(0.9, marks=pytest.mark.thorough), 0.8])
 def test_one_library_keeps_the_unbiased_variance(momentum: float, jax_first: bool) -> None:
     """Whichever is first; with another momentum it is a bug all the same."""
     port, model = torch.nn.BatchNorm1d(4), Normalizing(momentum)

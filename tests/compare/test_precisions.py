@@ -89,17 +89,27 @@ def half(port: Port, x: torch.Tensor) -> Any:
     return port.head(torch.nn.functional.gelu(port.norm(port.a(x)).half(), approximate="tanh").float())
 
 
-@pytest.mark.parametrize("eps", [1e-6, 1e-5])
+PAIRS = [
+    (OfLinen, None),
+    (OfLinen, autocast),
+    (OfLinen, autocast_but_for_the_head),
+    (OfNnx, autocast),
+    (OfEquinox, None),
+    (OfEquinox, autocast),
+    (OfEquinox, half),
+]
+QUICK = [
+    *((OfLinen, None, eps) for eps in (1e-6, 1e-5)),
+    *((OfLinen, autocast_but_for_the_head, 1e-5), (OfNnx, autocast, 1e-6), (OfEquinox, half, 1e-5)),
+]
+
+
 @pytest.mark.parametrize(
-    ("model", "call"),
+    ("model", "call", "eps"),
     [
-        (OfLinen, None),
-        (OfLinen, autocast),
-        (OfLinen, autocast_but_for_the_head),
-        (OfNnx, autocast),
-        (OfEquinox, None),
-        (OfEquinox, autocast),
-        (OfEquinox, half),
+        pytest.param(*pair, eps, marks=[pytest.mark.thorough] * ((*pair, eps) not in QUICK))
+        for eps in (1e-6, 1e-5)
+        for pair in PAIRS
     ],
 )
 def test_a_part_in_bfloat16(model: Any, call: Any, eps: float) -> None:
@@ -120,14 +130,14 @@ class Masked(nn.Module):
         return nn.Dense(3, name="head")(nn.gelu(nn.LayerNorm(self.eps, name="norm")(h)))
 
 
-@pytest.mark.parametrize("eps", [1e-6, 1.1e-6])
+@pytest.mark.parametrize("eps", [pytest.param(1e-6, marks=pytest.mark.thorough), 1.1e-6])
 def test_a_mask_of_float32_rounds_nothing(eps: float) -> None:
     """As `flax.linen.make_causal_mask` makes them: what is masked has all digits of float64."""
     assert blamed(compare_models(Port(), Masked(eps), X)) == (() if eps == 1e-6 else ("norm",))
 
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5])
-@pytest.mark.parametrize("dtype", [BFLOAT16, None])
+@pytest.mark.parametrize("dtype", [BFLOAT16, pytest.param(None, marks=pytest.mark.thorough)])
 def test_parameters_and_inputs_of_bfloat16(dtype: Any, eps: float) -> None:
     """In float64 the models differ, though they say themselves that they compute in bfloat16."""
     port = Port().to(torch.bfloat16)
@@ -175,7 +185,9 @@ class CancellingPort(Port):
         return self.head(h - h.mean(0))
 
 
-@pytest.mark.parametrize(("dtype", "call"), [(BFLOAT16, None), (None, autocast)])
+@pytest.mark.parametrize(
+    ("dtype", "call"), [pytest.param(BFLOAT16, None, marks=pytest.mark.thorough), (None, autocast)]
+)
 def test_gradients_that_cancel_in_bfloat16(dtype: Any, call: Any) -> None:
     """That of the bias is 0; what is left is rounding of bfloat16, though it is kept in float32."""
     comparison = compare_models(CancellingPort(), Cancelling(dtype), X, mapping={"norm": None}, calls=(call, None))
@@ -212,9 +224,11 @@ def overwritten(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda x: torch.from_numpy(NUMBERS).to(x.dtype),
+        pytest.param(lambda x: torch.from_numpy(NUMBERS).to(x.dtype), marks=pytest.mark.thorough),
         lambda x: torch.from_numpy(NUMBERS),
-        lambda x: torch.from_numpy(NUMBERS.view(np.int32)).view(torch.float32),
+        pytest.param(
+            lambda x: torch.from_numpy(NUMBERS.view(np.int32)).view(torch.float32), marks=pytest.mark.thorough
+        ),
         overwritten,
     ],
     ids=["cast", "as it is", "of bits", "overwritten"],

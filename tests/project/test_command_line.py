@@ -42,7 +42,7 @@ SMALL = (*ONLY_ALWAYS, "--op", "abs", "--op", "maximum", "--op", "selu", "--dtyp
 
 FORMS = pytest.mark.parametrize(
     "form",
-    [pytest.param(f, marks=[pytest.mark.thorough] * (f in ("csv", "markdown"))) for f in FORMATS],
+    [pytest.param(f, marks=[pytest.mark.thorough] * (f != "table")) for f in FORMATS],
 )
 
 
@@ -195,8 +195,10 @@ def test_no_disagreements_at_all(form: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "ops", "dtypes", "frameworks"),
     [
-        ("--op abs --dtype float32", ["abs"], ["float32"], INSTALLED),
-        ("--op relu --op abs --dtype float16", ["relu", "abs"], ["float16"], INSTALLED),
+        pytest.param("--op abs --dtype float32", ["abs"], ["float32"], INSTALLED, marks=pytest.mark.thorough),
+        pytest.param(
+            "--op relu --op abs --dtype float16", ["relu", "abs"], ["float16"], INSTALLED, marks=pytest.mark.thorough
+        ),
         ("--op abs --dtype float32 --dtype bfloat16", ["abs"], ["float32", "bfloat16"], INSTALLED),
         ("--op abs --framework jax", ["abs"], ["float32"], ["jax"]),
         ("abs --framework jax", ["abs"], ["float32"], ["jax"]),
@@ -518,6 +520,7 @@ def test_help(path: tuple[str, ...], command: click.Command, flag: str) -> None:
         assert all(f"\n  {name} " in result.stdout for name in command.commands)
 
 
+@pytest.mark.thorough
 def test_as_a_process() -> None:
     arguments = ["--framework=torch", "--op", "abs", "--dtype", "float32"]
     command = [sys.executable, "-m", "interop", *arguments]

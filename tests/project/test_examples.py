@@ -69,6 +69,7 @@ def test_ties_in_training(load: Callable[[str], ModuleType], tmp_path: Path) -> 
     assert (tmp_path / "plot.png").stat().st_size > 0
 
 
+@pytest.mark.thorough
 def test_jax_training(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     example = load("jax_training")
     train = functools.cache(lambda loss, epochs: list(example.train(loss, epochs)))
@@ -98,6 +99,7 @@ def test_jax_training(load: Callable[[str], ModuleType], monkeypatch: pytest.Mon
     assert (tmp_path / "plot.png").stat().st_size > 0
 
 
+@pytest.mark.thorough
 def test_quantised_training(load: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
     example = load("quantised_training")
     with jax.enable_x64(True):

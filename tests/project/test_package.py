@@ -116,6 +116,7 @@ def loaded_after(*statements: str) -> list[set[str]]:
     return [set(line.split()) for line in printed.splitlines()]
 
 
+@pytest.mark.thorough
 def test_modules_are_loaded_when_they_are_used() -> None:
     """The ops of JAX need no `jax.extend`, the command line no torch, calls no Dynamo, and none a further framework."""
     calls = "x = torch.ones(2, requires_grad=True)\nmaximum(x, 0.0), hardtanh(x, x[0], x[1])"

@@ -75,7 +75,10 @@ def test_readme_shows_one_with_a_text_for_those_who_do_not_see_it() -> None:
     assert [file for _, file in shown] == ["docs/_static/learning.svg"]
 
 
-@pytest.mark.parametrize(("name", "least"), [("pieces", (1, 0)), ("lasso", (0, 0)), ("machine", (0, 0))])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("pieces", (1, 0)), *(pytest.param(name, (0, 0), marks=pytest.mark.thorough) for name in ("lasso", "machine"))],
+)
 def test_the_pictures_of_kinks_are_fresh(
     name: str, least: tuple[float, float], pictures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """How the code lies: imports without a cycle, private names in one file each, short ways to JAX, fresh stubs."""
 
 import ast
+import functools
 import graphlib
 import re
 import sys
@@ -23,6 +24,12 @@ MODULES = {
     for package in ("jaxclamp", "interop")
     for file in (ROOT / package).rglob("*.py")
 }
+
+
+@functools.cache
+def code_of(file: Path) -> str:
+    """Without comments."""
+    return ast.unparse(ast.parse(file.read_text("utf-8")))
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -71,7 +78,7 @@ def test_what_is_shared_knows_no_framework() -> None:
     knowing = {
         name
         for name, file in MODULES.items()
-        if name.startswith("jaxclamp._shared.") and framework.search(ast.unparse(ast.parse(file.read_text("utf-8"))))
+        if name.startswith("jaxclamp._shared.") and framework.search(code_of(file))
     }
     assert knowing == {"jaxclamp._shared.tie_cases"}  # which shows that the check can see one
 
@@ -86,8 +93,7 @@ PRIVATE = {
 def test_private_names_of_others_are_in_one_file(home: str) -> None:
     pattern = PRIVATE[home]
     for file in MODULES.values():
-        code = "\n".join(ast.unparse(ast.parse(file.read_text("utf-8"))).splitlines())
-        assert bool(pattern.search(code)) == (file == ROOT / home), file
+        assert bool(pattern.search(code_of(file))) == (file == ROOT / home), file
 
 
 def frames_of_ours() -> list[str]:

@@ -171,7 +171,7 @@ def test_the_report_has_its_answers(adapter: Framework) -> None:
 
 
 def test_pictures_leave_it_out(adapter: Framework) -> None:
-    rows = list(parity.matrix([OPS["maximum"]], ["float32"]))
+    rows = list(parity.matrix([OPS["maximum"]], ["float32"], ["torch", adapter.name]))
     assert any(answer.framework == adapter.name for row in rows for answer in row.answers)
     drawn = picture(OPS["maximum"], rows)
     assert "torch.maximum" in drawn
@@ -198,7 +198,10 @@ def test_an_answer_in_a_narrower_dtype_is_refused() -> None:
     ]
 
 
-@pytest.fixture(params=ADAPTERS)
+QUICK = ("autograd", "keras")
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK)) for name in ADAPTERS])
 def absent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name: str = request.param
     for module in {name, *(module for module in sys.modules if module.startswith(f"{name}."))}:

@@ -163,7 +163,7 @@ def test_an_answer_that_is_nan_is_written_below_the_definition() -> None:
     assert np.isfinite([text.xy for text in texts]).all()
 
 
-@pytest.mark.parametrize("op", [op for op in OPS.values() if op.family == "reduction"], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", represented(op for op in OPS.values() if op.family == "reduction"))
 def test_weights_of_reductions_are_drawn_in_the_shape_of_x(op: Op) -> None:
     rows = made_up(op)
     for part, row in zip(figure(op, rows).subfigs, rows, strict=True):
@@ -261,7 +261,10 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, arguments)
 
 
-@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG\r\n\x1a\n"), ("svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("suffix", "start"),
+    [("png", b"\x89PNG\r\n\x1a\n"), pytest.param("svg", b"<?xml", marks=pytest.mark.thorough)],
+)
 def test_plot_writes_the_kind_of_picture_that_is_asked_for(suffix: str, start: bytes, tmp_path: Path) -> None:
     file = tmp_path / f"hardsigmoid.{suffix}"
     result = run("plot", "hardsigmoid", "--output", str(file))
@@ -474,7 +477,7 @@ document.querySelector("#probe").textContent = JSON.stringify({
 
 
 @needs_browser
-@pytest.mark.parametrize("width", [1400, 1000, 420])
+@pytest.mark.parametrize("width", [*(pytest.param(width, marks=pytest.mark.thorough) for width in (1400, 1000)), 420])
 def test_no_column_is_cut_off(rows: list[Row], width: int, tmp_path: Path) -> None:
     def everywhere(row: Row) -> Row:
         others = [
