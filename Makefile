@@ -29,23 +29,22 @@ PYENV_ROOT ?= $(HOME)/.pyenv
 NEWEST_PYTHON ?= $(firstword $(foreach minor,13 12,$(shell for python in python3.$(minor) \
 	$(PYENV_ROOT)/versions/3.$(minor).*/bin/python; do "$$python" -c "" 2>/dev/null && echo "$$python"; done)))
 
-# Of the tests that need no torch, `make test` and `make test-jax` each run one half, on one JAX each. ALL=1 runs both.
-# They swap halves from one commit to the next, so that each test soon meets both.
+# HALVES=1, for CI: `make test` runs every other test of each module, and `make test-jax` the others of those that need
+# no torch. They swap halves from one commit to the next, so that each test soon meets both versions of JAX.
 COMMITS := $(shell git rev-list --count HEAD 2>/dev/null)
-HALF = $(if $(ALL),,$(if $(NEWEST_PYTHON),--half $(if $(filter %1 %3 %5 %7 %9,$(COMMITS)),$1,$2)))
+HALF = $(if $(HALVES),--half $(if $(filter %1 %3 %5 %7 %9,$(COMMITS)),$1,$2))
 
-# test-jax: the tests that need no torch, with the newest JAX and its libraries. JAX=0.11.0 takes that version, and runs
-# both halves. WORKERS is the number of processes.
+# test-jax: JAX=0.11.0 takes that version. WORKERS is the number of processes.
 WORKERS ?= 2
-JAX_HALF := .venv-jax$(JAX)
+JAX_VENV := .venv-jax$(JAX)
 VERSIONS_jax := $(if $(JAX),jax==$(JAX) jaxlib==$(JAX),jax jaxlib) flax equinox optax
 ifeq ($(NEWEST_PYTHON),)
 test-jax:
 	@echo "test-jax is skipped: no Python 3.12 or 3.13 was found. Name one: make test-jax NEWEST_PYTHON=python3.13"
 else
-test-jax: $(JAX_HALF)/installed  ## the tests that need no torch, with the newest Python, JAX, Flax, Equinox and Optax
-	$(QUICK) $(JAX_HALF)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not thorough" tests jaxclamp \
-		$(if $(JAX),,$(call HALF,second,first))
+test-jax: $(JAX_VENV)/installed  ## the tests that need no torch, with the newest Python, JAX, Flax, Equinox and Optax
+	$(QUICK) $(JAX_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not thorough" tests jaxclamp \
+		$(call HALF,second,first)
 endif
 
 # The lowest versions of torch and JAX that pyproject.toml declares, and the newest, beside the pinned ones of all else
@@ -155,10 +154,10 @@ $(INSTALLED_FOR_PARITY): pyproject.toml constraints.txt
 	.venv/bin/python $(INSTALL) --constraint constraints.txt --editable '.[plot]' scikit-learn autograd tinygrad
 	touch $@
 
-$(JAX_HALF)/installed: pyproject.toml constraints.txt
-	$(NEWEST_PYTHON) -m venv --clear $(JAX_HALF)
-	sed -E '/^(jax|jaxlib|flax|equinox|optax)==/d' constraints.txt > $(JAX_HALF)/constraints.txt
-	$(JAX_HALF)/bin/python $(INSTALL) --constraint $(JAX_HALF)/constraints.txt $(VERSIONS_jax) --editable '.[test-jax]'
+$(JAX_VENV)/installed: pyproject.toml constraints.txt
+	$(NEWEST_PYTHON) -m venv --clear $(JAX_VENV)
+	sed -E '/^(jax|jaxlib|flax|equinox|optax)==/d' constraints.txt > $(JAX_VENV)/constraints.txt
+	$(JAX_VENV)/bin/python $(INSTALL) --constraint $(JAX_VENV)/constraints.txt $(VERSIONS_jax) --editable '.[test-jax]'
 	touch $@
 
 .venv-%/installed: pyproject.toml constraints.txt

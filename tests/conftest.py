@@ -40,14 +40,14 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", choices=["first", "second"], help="of the tests that need no torch, every other one")
+    parser.addoption("--half", choices=["first", "second"], help="every other test of each module")
 
 
 @pytest.hookimpl(trylast=True)  # of what is left by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The two environments of CI share the tests that need no torch, module by module, without what both have to run.
+    """Leave one half of the tests to another run, without those that each run has to ask.
 
-    Those of torch run in one of them alone. The docstrings of the package run in both.
+    The docstrings of the package are asked in each.
     """
     if not config.option.half:
         return
@@ -56,8 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        in_both = TESTS not in item.path.parents or item.get_closest_marker("each_jax")
-        is_shared = not in_both and not needs_torch(item.path)
+        is_shared = TESTS in item.path.parents and not item.get_closest_marker("each_jax")
         (left_out if is_shared and positions[item.path] % 2 == of_others else kept).append(item)
         positions[item.path] += 1
     config.hook.pytest_deselected(items=left_out)
