@@ -40,24 +40,24 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", choices=["first", "second"], help="every other test of each module")
+    parser.addoption("--part", metavar="K/N", help="of each module the tests K, K + N, K + 2 N, ..., counted from 0")
 
 
 @pytest.hookimpl(trylast=True)  # of what is left by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave one half of the tests to another run, without those that each run has to ask.
+    """Leave out the tests that are not of this part, but for those that each run has to ask.
 
     The docstrings of the package are asked in each.
     """
-    if not config.option.half:
+    if not config.option.part:
         return
-    of_others = int(config.option.half == "first")  # the second, fourth, ... test is in the other half
+    part, parts = map(int, config.option.part.split("/"))
     positions: collections.Counter[Path] = collections.Counter()
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
         is_shared = TESTS in item.path.parents and not item.get_closest_marker("each_jax")
-        (left_out if is_shared and positions[item.path] % 2 == of_others else kept).append(item)
+        (left_out if is_shared and positions[item.path] % parts != part else kept).append(item)
         positions[item.path] += 1
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
