@@ -45,10 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)  # of what is left by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that are not of this part, but for those that each run has to ask.
-
-    The docstrings of the package are asked in each.
-    """
+    """Leave out tests of other parts. Docstrings of the packages, and what is marked each_jax, are in every part."""
     if not config.option.part:
         return
     part, parts = map(int, config.option.part.split("/"))

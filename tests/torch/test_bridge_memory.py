@@ -353,7 +353,7 @@ def test_threads() -> None:
     def work(seed: int) -> list[int]:
         barrier.wait(60)
         wrong = []
-        for i in range(60):
+        for i in range(200):
             dtype = torch.float64 if (seed + i) % 2 else torch.float32
             source = points((3, 1_000, 50_000)[i % 3], dtype=dtype).roll(seed + i) + 2.0**-40
             x = source.clone().requires_grad_()
