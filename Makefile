@@ -18,7 +18,7 @@ QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
 	JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE=
 
 test: $(INSTALLED)  ## the tests but for those marked thorough, and which of them took longest
-	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough" $(call PART,0,2)
+	$(QUICK) .venv/bin/python -m pytest -n 2 --dist loadfile --durations=10 -m "not thorough" $(call PART,0,3)
 
 test-thorough: $(INSTALLED)  ## all tests, in programs as XLA compiles them for users; an hour or more
 	.venv/bin/python -m pytest -n 2 --dist loadfile --durations=10
@@ -29,7 +29,7 @@ PYENV_ROOT ?= $(HOME)/.pyenv
 NEWEST_PYTHON ?= $(firstword $(foreach minor,13 12,$(shell for python in python3.$(minor) \
 	$(PYENV_ROOT)/versions/3.$(minor).*/bin/python; do "$$python" -c "" 2>/dev/null && echo "$$python"; done)))
 
-# PARTS=1, for CI: `make test` runs every other test of each module, and `make test-jax` every fourth, one of the others.
+# PARTS=1, for CI: `make test` runs every third test of each module, and `make test-jax` every sixth, one of the others.
 # They go on with each commit, so that each test soon meets both versions of JAX.
 COMMITS := $(or $(shell git rev-list --count HEAD 2>/dev/null),0)
 PART = $(if $(PARTS),--part $(shell expr \( $(COMMITS) + $1 \) % $2)/$2)
@@ -44,7 +44,7 @@ test-jax:
 else
 test-jax: $(JAX_VENV)/installed  ## the tests that need no torch, with the newest Python, JAX, Flax, Equinox and Optax
 	$(QUICK) $(JAX_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not thorough" tests jaxclamp \
-		$(call PART,1,4)
+		$(call PART,1,6)
 endif
 
 # The lowest versions of torch and JAX that pyproject.toml declares, and the newest, beside the pinned ones of all else

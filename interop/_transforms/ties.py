@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -165,7 +166,7 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
 
 def _is_finite(x: torch.Tensor) -> bool:
     """Return whether a tensor is known to be finite: on a GPU one would have to wait for the sum."""
-    return x.is_cpu and not is_transformed() and not is_without_numbers(x) and bool(x.sum().isfinite())
+    return x.is_cpu and not is_transformed() and not is_without_numbers(x) and math.isfinite(x.sum().item())
 
 
 _NORMALIZATIONS = frozenset(("batch_norm", "instance_norm", "layer_norm", "group_norm", "rms_norm"))
