@@ -87,19 +87,22 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
 
     @compiled_within_others_only
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = keywords_of(func, kwargs)
         if torch.compiler.is_compiling():
             raise RuntimeError("ties() cannot count in a compiled function; call the function as it is.")
-        arguments = (*args, *kwargs.values())
         in_torch = PINNED.get(func, func)
         name = name_if_tying(in_torch)
+        has_slope = has_slope_without_bound(in_torch, args)
+        jump = jump_of(in_torch, kwargs or {})
+        if not (name or has_slope or jump):  # the frequent case, as `x.dim()`
+            return func(*args, **(kwargs or {}))
+        kwargs = keywords_of(func, kwargs)
+        arguments = (*args, *kwargs.values())
         is_op = bool(name) and is_of_an_op(in_torch, args, kwargs)
         is_pool = "max_pool" in name
         if is_op and not is_pool:  # before the call, which may be in place
             self._count(name, False, tied_elements, in_torch, args, kwargs)
-        elif not is_op and (jump := jump_of(in_torch, kwargs)) and any(map(is_active, tensors_in(arguments))):
+        elif not is_op and jump and any(map(is_active, tensors_in(arguments))):
             self._count(jump[0], True, elements_on_jumps, jump[1], args, kwargs)
-        has_slope = has_slope_without_bound(in_torch, args)
         read = tensors_in(arguments) if has_slope else ()
         before = {node for x in read for node in (x.grad_fn, whole_of(x).grad_fn)}
         result = func(*args, **kwargs)
