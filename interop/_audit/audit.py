@@ -49,7 +49,7 @@ def audit(
     of their own, is put back at the end, and so are the buffers of modules, as the averages of a batch norm. Whatever
     else it writes stays, as gradients in ``.grad``, schedulers, and weights that it moves by hand. Calls in other
     threads are not seen, nor are those in the ``backward`` of a `torch.autograd.Function`, nor functions of lists of
-    tensors, as ``_foreach_clamp_min``.
+    tensors, as ``_foreach_clamp_min``. Quantiles are named, and not looked at.
 
     Args:
       fun: a function of torch, or a module. Its result, a tree of tensors or a dataclass, is differentiated; if it has
@@ -108,7 +108,8 @@ def audit(
             torch.cuda.set_rng_state_all(on_gpus)
             again = _total(fun, arguments, after, contextlib.nullcontext())
         effect, no_effect = _effect(total, gradients, again, arguments)
-    return Audit(before, after, changes, lines, probed, effect, no_effect, probe, note)
+    unwatched = tuple(sorted(watching.unwatched)) if changed else ()
+    return Audit(before, after, changes, lines, probed, effect, no_effect, probe, note, unwatched)
 
 
 def _gradients(total: torch.Tensor | None, watching: Watching) -> dict[torch.Tensor, torch.Tensor] | None:

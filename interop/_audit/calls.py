@@ -100,6 +100,10 @@ _NATIVE = {function: op for _, function, op in namesakes(NATIVE)}
 """Maps a function of torch to that of `interop.native`, which takes ``ties=``."""
 
 
+_UNWATCHED = {getattr(home, name) for home in (torch, torch.Tensor) for name in ("quantile", "nanquantile")}
+"""Functions of which another one of equal elements gets the gradient in 2.15 than in 2.13, and that `as_of` leaves."""
+
+
 class Watching(ties, Block):  # for the line and the module of a call, which `ties` knows; it counts nothing
     """Keeps the calls of the watched functions whose results require grad, and which derivatives were asked for.
 
@@ -112,6 +116,7 @@ class Watching(ties, Block):  # for the line and the module of a call, which `ti
         self.calls: list[WatchedCall] = []
         self._handles: list[RemovableHandle] = []
         self.derivatives: set[Callable[..., Any]] = set()
+        self.unwatched: set[str] = set()
         # Exported programs call operators, torch.ops.aten.clamp.default.
         operators = {operator: f for f in watched for operator in operators_named(f.__name__)}
         self._watched = {**operators, **{f: f for f in watched}}
@@ -129,9 +134,10 @@ class Watching(ties, Block):  # for the line and the module of a call, which `ti
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = keywords_of(func, kwargs)
         self.reach_checkpoints(func)
-        if func in self._uncovered and is_recorded(
-            [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
-        ):
+        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        if func in _UNWATCHED and is_recorded(tensors):
+            self.unwatched.add(func.__name__)
+        if func in self._uncovered and is_recorded(tensors):
             raise NotImplementedError(
                 f"audit: the versions differentiate {self._uncovered[func]} otherwise, which cannot be asked of both; "
                 "write its formula with torch.clamp_min."

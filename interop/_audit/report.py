@@ -70,6 +70,9 @@ class Audit:
     note: str = ""
     """Which record stands for the installed version of torch, if it has none of its own."""
 
+    unwatched: tuple[str, ...] = ()
+    """The functions that were called and not looked at, though their gradient may depend on the version."""
+
     def __str__(self) -> str:
         return self.text(WIDTH)
 
@@ -81,6 +84,10 @@ class Audit:
         paragraphs = [f"{versions}: the gradient changes at {len(changing)} of {lines}"]
         if not watched:
             paragraphs = [f"{versions}: no gradient changes, as no function is called that depends on the version"]
+        if self.unwatched:
+            names = ", ".join(self.unwatched)
+            named = f"not looked at: {names}, where another one of equal elements may get the gradient"
+            paragraphs = [*paragraphs, named] if watched else [f"{versions}: {named}"]
         if self.note:
             paragraphs.append(self.note)
         if self.changes:
@@ -111,7 +118,7 @@ class Audit:
 
     def to_json(self) -> str:
         """Write all of it; infinities and NaN, for which JSON has no number, are strings."""
-        fields = ("before", "after", "note", "lines", "changes", "effect", "no_effect", "probed")
+        fields = ("before", "after", "note", "lines", "changes", "effect", "no_effect", "probed", "unwatched")
         return to_json({name: getattr(self, name) for name in fields})
 
 

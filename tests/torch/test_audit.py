@@ -379,6 +379,20 @@ def test_slopes_at_the_ties() -> None:
     assert alone.slopes == ((1.0, 0.5),)
 
 
+def test_names_quantiles() -> None:
+    """Of (1, 1, 2) the median has the gradient of another 1 in torch 2.15 than in 2.13, and nobody asks for both."""
+
+    def loss(x: Tensor) -> Tensor:
+        return x.quantile(0.5) + torch.nanquantile(x, 0.5)
+
+    found = audit(loss, np.float32([1.0, 1.0, 2.0]), **FORWARD)
+    assert found.unwatched == ("nanquantile", "quantile")
+    assert "not looked at: nanquantile, quantile" in str(found)
+    assert "no gradient changes" not in str(found)
+    assert not audit(loss, X, before="torch 2.11", after="torch 2.13").unwatched
+    assert not audit(lambda x: x.sum() + x.detach().quantile(0.5), X, **FORWARD).unwatched
+
+
 @pytest.mark.parametrize(
     ("installed", "before", "after", "note"),
     [
