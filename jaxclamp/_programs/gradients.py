@@ -330,12 +330,18 @@ def _gradient(
 
 def _refuse_integers(name: str, active: Tree) -> None:
     """Raise if the arguments have integers or truth values: `jax.grad` would name a cure of its own."""
-    for leaf in jax.tree.leaves(active):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(active):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else type(leaf)
         if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
+            within = jax.tree_util.keystr(path[1:])
+            cure = (
+                "pass the floating point numbers of the tree alone, as equinox.partition and flax.nnx.split part them."
+                if within
+                else "pass floating point numbers, as 1.0, or name other arguments by argnums."
+            )
             raise TypeError(
-                f"{name}: the argument has {jnp.result_type(leaf)}, which cannot be differentiated; pass floating "
-                "point numbers, as 1.0, or name other arguments by argnums."
+                f"{name}: the argument has {jnp.result_type(leaf)}{within and f' at {within}'}, which cannot be "
+                f"differentiated; {cure}"
             )
 
 

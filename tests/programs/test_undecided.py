@@ -248,6 +248,7 @@ QUIET: dict[str, Function] = {
     "not differentiated": lambda x: jnp.sum(jnp.abs(rounded(lax.stop_gradient(x)) + in_a_kernel(jnp.ones(4)) - x)),
     "no part of the result": lambda x: (in_a_kernel(x), lax.approx_max_k(x, 1), jnp.sum(jnp.abs(x)))[2],
     "what the rule does not ask": lambda x: jnp.sum(sine_on_host(x)),
+    "whether the result is NaN": lambda x: jnp.sum(nan_as_on_host(x)),
     "a program without choices that a library calls": lambda x: jnp.sum(jnp.abs(called(jnp.sin, x))),
     "whole numbers under a custom_vjp": lambda x: jnp.sum(jnp.abs(every_second(x))),
     "a remainder under a custom_vjp": lambda x: jnp.sum(jnp.abs(remainder(x))),
@@ -286,6 +287,18 @@ def sine_on_host(x: jax.Array) -> jax.Array:
 
 
 sine_on_host.defjvp(lambda x, v: (sine_on_host(*x), jnp.cos(x[0]) * v[0]))
+
+
+@jax.custom_jvp
+def nan_as_on_host(x: jax.Array) -> jax.Array:
+    """Its slope is NaN where the result is, as the rule of `jax.scipy.special.zeta` has it in JAX 0.12."""
+    return sine_on_host.fun(x)
+
+
+@nan_as_on_host.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    y = nan_as_on_host(*primals)
+    return y, jnp.where(jnp.isnan(y), jnp.nan, jnp.cos(primals[0])) * tangents[0]
 
 
 @pytest.mark.parametrize("name", QUIET)
