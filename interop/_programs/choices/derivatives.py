@@ -61,7 +61,7 @@ def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
 
 def nan_to_num(input: Tensor, *numbers: Any, **named: Any) -> Tensor:
     """Replace numbers that are not finite by constants; torch's own tangent there is 0 times the tangent, or NaN."""
-    if input.is_complex():  # of which torch refuses derivatives
+    if input.is_complex():  # of which torch 2.13 refuses derivatives; those of 2.15 stay as they are
         return torch.nan_to_num(input, *numbers, **named)
     return torch.where(input.isfinite(), input, torch.nan_to_num(value_of(input), *numbers, **named))
 
