@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from interop._torch.checkpoint_modes import Block
+from interop._torch.forms import functions_named
 from interop._torch.grad_state import is_recorded
 from interop._torch.private_api import is_transformed, keywords_of, operators_named, whole_of
 from interop._transforms.as_of import as_of
@@ -100,8 +101,8 @@ _NATIVE = {function: op for _, function, op in namesakes(NATIVE)}
 """Maps a function of torch to that of `interop.native`, which takes ``ties=``."""
 
 
-_UNWATCHED = {getattr(home, name) for home in (torch, torch.Tensor) for name in ("quantile", "nanquantile")}
-"""Functions of which another one of equal elements gets the gradient in 2.15 than in 2.13, and that `as_of` leaves."""
+_UNWATCHED = {function: name for name in ("quantile", "nanquantile") for function in functions_named(name)}
+"""Maps a function that gives another one of equal elements the gradient in 2.15 than in 2.13 to its name."""
 
 
 class Watching(ties, Block):  # for the line and the module of a call, which `ties` knows; it counts nothing
@@ -136,7 +137,7 @@ class Watching(ties, Block):  # for the line and the module of a call, which `ti
         self.reach_checkpoints(func)
         tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         if func in _UNWATCHED and is_recorded(tensors):
-            self.unwatched.add(func.__name__)
+            self.unwatched.add(_UNWATCHED[func])
         if func in self._uncovered and is_recorded(tensors):
             raise NotImplementedError(
                 f"audit: the versions differentiate {self._uncovered[func]} otherwise, which cannot be asked of both; "

@@ -48,9 +48,6 @@ def chooses(eqn: JaxprEqn) -> bool:
     # A conversion to another float rounds too, but JAX gives it the slope 1: those to bools and integers alone choose.
     if "new_dtype" in eqn.params and jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact):
         return False
-    # A number is compared with itself to know whether it is NaN, as by `jnp.isnan`: no step decides that.
-    if eqn.primitive in (p.eq_p, p.ne_p) and eqn.invars[0] is eqn.invars[1]:
-        return False
     # These four choose among complex numbers too. The others, as a maximum or a sort, go by JAX's order of these, the
     # real part first, and stay as they are.
     takes_complex = eqn.primitive in (p.abs_p, p.sign_p, p.eq_p, p.ne_p)

@@ -40,7 +40,7 @@ def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool])
                 candidates.append(eqn)
                 comes_from |= {id(eqn)}
             else:
-                if chooses(eqn):
+                if chooses(eqn) and not _asks_for_nan(eqn):
                     decisive.update(comes_from)
                 for body in jaxprs_in_params(eqn.params):
                     comes_from |= results(body, comes_from)
@@ -52,6 +52,11 @@ def without_choices_behind(jaxpr: Any, is_candidate: Callable[[JaxprEqn], bool])
 
     results(jaxpr, frozenset())
     return [eqn for eqn in candidates if id(eqn) not in decisive]
+
+
+def _asks_for_nan(eqn: JaxprEqn) -> bool:
+    """Return whether a number is compared with itself, as by `jnp.isnan`: the direction decides nothing there."""
+    return eqn.primitive in (p.eq_p, p.ne_p) and eqn.invars[0] is eqn.invars[1]
 
 
 def unread(jaxpr: Any) -> set[Any]:

@@ -335,7 +335,8 @@ def _refuse_integers(name: str, active: Tree) -> None:
         if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
             within = jax.tree_util.keystr(path[1:])
             cure = (
-                "pass the floating point numbers of the tree alone, as equinox.partition and flax.nnx.split part them."
+                "write 1.0 for 1, or pass the floating point numbers of the tree alone, as equinox.partition and "
+                "flax.nnx.split part them."
                 if within
                 else "pass floating point numbers, as 1.0, or name other arguments by argnums."
             )

@@ -543,6 +543,13 @@ def test_pullbacks_of_their_own() -> None:
 
     rounded.defvjp(lambda x: (rounded(x), None), lambda _, cotangent: (cotangent,))
     assert jaxclamp.grad(lambda x: 2 * rounded(x) + relu(x) - relu(-x))(0.0) == 3.0
+
+    @jax.custom_vjp
+    def cleaned(x: Any) -> Any:
+        return jnp.where(jnp.isnan(x), 0.0, lax.stop_gradient(x))
+
+    cleaned.defvjp(lambda x: (cleaned(x), None), lambda _, cotangent: (cotangent,))
+    assert jaxclamp.grad(lambda x: jnp.abs(cleaned(x)), direction=-1.0)(0.0) == -1.0
     straight_through = lambda x: x + lax.stop_gradient(jnp.round(x) - x)  # noqa: E731
     assert jaxclamp.value_and_grad(straight_through)(0.25) == (0.0, 1.0)
     for function in (rounded, straight_through):

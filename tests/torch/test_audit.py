@@ -389,6 +389,8 @@ def test_names_quantiles() -> None:
     assert found.unwatched == ("nanquantile", "quantile")
     assert "not looked at: nanquantile, quantile" in str(found)
     assert "no gradient changes" not in str(found)
+    exported = audit(lambda x: torch.ops.aten.quantile.scalar(x, 0.5), X, **FORWARD)
+    assert exported.unwatched == ("quantile",)
     assert not audit(loss, X, before="torch 2.11", after="torch 2.13").unwatched
     assert not audit(lambda x: x.sum() + x.detach().quantile(0.5), X, **FORWARD).unwatched
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
-from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
 
 import interop
 from interop.native import NATIVE
@@ -146,6 +146,12 @@ def share(rank: int, group: str, answers: str) -> None:
             x = distribute_tensor(IMAGES.clone(), mesh, [Shard(axis)]).requires_grad_()
             converted(x).sum().backward()
             found[name, axis] = x.grad.full_tensor()
+    # One of the processes alone has an infinite number: both look at the gradient, or one would wait for the other.
+    x = DTensor.from_local(torch.tensor([1.0, torch.inf if rank else 2.0]), mesh, [Shard(0)])
+    divisor = DTensor.from_local(torch.tensor(1.0), mesh, [Replicate()]).requires_grad_()
+    with interop.ties() as counted:
+        (x / divisor * 0.0).sum().backward()
+    assert [line.op for line in counted.report.lines if line.tied] == ["0 met infinity in div"]
     if rank == 0:
         torch.save(found, answers)
     torch.distributed.destroy_process_group()

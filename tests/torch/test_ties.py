@@ -482,6 +482,15 @@ def test_where_a_branch_not_taken_makes_a_gradient_nan() -> None:
     assert x.grad.isnan().tolist() == [True, True, True, False]
 
 
+def test_slopes_of_complex_numbers_may_be_finite_or_not() -> None:
+    z = torch.tensor([1 + 1j, 0.0], requires_grad=True)
+    with interop.ties() as counted:
+        rotated = (1j * z).exp().real
+        roots = torch.where(z.abs() > 0, (1 * z).sqrt(), 0.0).abs()
+    (rotated.sum() + roots.sum()).backward()
+    assert met_infinity(counted) == [(0, "sqrt", 1)]
+
+
 def test_each_call_is_at_its_own_line() -> None:
     """Behind what was computed before, of several tensors, with a function that leaves constants out, and in place."""
     x = torch.tensor([0.0, 4.0], requires_grad=True)
