@@ -93,9 +93,10 @@ class ties(LeftInAnyOrder):  # noqa: N801  # it is used as a function
         in_torch = PINNED.get(func, func)
         name = name_if_tying(in_torch)
         has_slope = has_slope_without_bound(in_torch, args)
-        jump = jump_of(in_torch, kwargs or {})
+        kwargs = kwargs or {}
+        jump = jump_of(in_torch, kwargs)
         if not (name or has_slope or jump):  # the frequent case, as `x.dim()`
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         kwargs = keywords_of(func, kwargs)
         arguments = (*args, *kwargs.values())
         is_op = bool(name) and is_of_an_op(in_torch, args, kwargs)
@@ -173,7 +174,8 @@ def _is_finite(x: torch.Tensor) -> bool:
     if not x.is_cpu or is_transformed() or is_without_numbers(x):
         return False
     total = x.sum()
-    # Of a distributed tensor torch asks all processes, and else takes four times as long as Python.
+    # Of a distributed tensor each process has a part of the sum, and torch's function asks all of them. Of any other
+    # tensor Python knows it in a quarter of the time.
     return bool(total.isfinite()) if is_distributed(x) else cmath.isfinite(total.item())
 
 

@@ -333,7 +333,8 @@ def _refuse_integers(name: str, active: Tree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(active):
         dtype = leaf.dtype if hasattr(leaf, "dtype") else type(leaf)
         if jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_):
-            within = jax.tree_util.keystr(path[1:])
+            within = jax.tree_util.keystr(path[1:])  # behind the number of the argument
+            place = f" at {within}" if within else ""
             cure = (
                 "write 1.0 for 1, or pass the floating point numbers of the tree alone, as equinox.partition and "
                 "flax.nnx.split part them."
@@ -341,8 +342,7 @@ def _refuse_integers(name: str, active: Tree) -> None:
                 else "pass floating point numbers, as 1.0, or name other arguments by argnums."
             )
             raise TypeError(
-                f"{name}: the argument has {jnp.result_type(leaf)}{within and f' at {within}'}, which cannot be "
-                f"differentiated; {cure}"
+                f"{name}: the argument has {jnp.result_type(leaf)}{place}, which cannot be differentiated; {cure}"
             )
 
 

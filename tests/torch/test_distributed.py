@@ -129,7 +129,7 @@ IMAGES = torch.tensor([1.0, 3.0, 3.0, 0.0]).expand(2, 2, 4, 4)
 
 
 def share(rank: int, group: str, answers: str) -> None:
-    """In one of two processes: the gradients of extrema, and of converted pools, along the axis that is cut."""
+    """In one of two processes: the gradients of extrema and of converted pools along the axis that is cut, and ties."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{group}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
